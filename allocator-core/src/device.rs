@@ -1,0 +1,232 @@
+//! Where memory comes from: the calls a strategy may make, and those that only the harness makes.
+//!
+//! A strategy gets the device as an argument, never as a field, and relies on nothing else. So the same decisions
+//! come out on the simulated device, on a played-back recording and on a real card, and a run on one can be checked
+//! on another. `dyn` costs nothing that could be seen: a driver call takes 1 to 2,000 µs on an H200.
+
+use crate::error::DeviceError;
+use crate::request::StreamId;
+use std::fmt;
+
+/// Constant facts of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// Total bytes, as `cudaDeviceProp::totalGlobalMem` reports them.
+    pub total: u64,
+    /// Alignment of every address that `malloc` returns, in bytes.
+    pub alignment: u64,
+    /// Size and alignment of physical memory created for mapping, in bytes (2 MiB on current cards).
+    pub granularity: u64,
+    /// Whether the virtual-memory calls (`reserve` to `unmap`) work.
+    pub virtual_memory: bool,
+}
+
+/// A point in a stream's order: everything queued on `stream` up to here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence {
+    /// The stream.
+    pub stream: StreamId,
+    /// Grows with every fence of the stream.
+    pub seq: u64,
+}
+
+/// What the host waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    /// One fence.
+    Fence(Fence),
+    /// All that is queued on a stream.
+    Stream(StreamId),
+    /// All that is queued on the device.
+    Device,
+}
+
+/// A piece of physical memory that can be mapped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Handle(pub u64);
+
+/// Free and total bytes, as `cudaMemGetInfo` reports them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Bytes that the device could still give.
+    pub free: u64,
+    /// Bytes of the device.
+    pub total: u64,
+}
+
+/// The calls a strategy may make. Object safe; optional calls answer [`DeviceError::Unsupported`].
+pub trait Device {
+    /// Constant facts.
+    fn info(&self) -> DeviceInfo;
+
+    /// `cudaMalloc`: `size` bytes of device memory (`size` > 0).
+    fn malloc(&mut self, size: u64) -> Result<u64, DeviceError>;
+
+    /// `cudaFree` of an address that [`Device::malloc`] returned. Waits for the device.
+    fn free(&mut self, ptr: u64) -> Result<(), DeviceError>;
+
+    /// `cuMemAddressReserve`: a range of addresses without memory. `size` is a multiple of the granularity.
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
+        let _ = size;
+        Err(DeviceError::Unsupported(CallKind::Reserve))
+    }
+
+    /// `cuMemAddressFree` of a whole reserved range that has nothing mapped.
+    fn unreserve(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
+        let _ = (va, size);
+        Err(DeviceError::Unsupported(CallKind::Unreserve))
+    }
+
+    /// `cuMemCreate`: physical memory of `size` bytes, a multiple of the granularity.
+    fn create(&mut self, size: u64) -> Result<Handle, DeviceError> {
+        let _ = size;
+        Err(DeviceError::Unsupported(CallKind::Create))
+    }
+
+    /// `cuMemRelease`. The memory goes back when its last mapping is gone.
+    fn release(&mut self, handle: Handle) -> Result<(), DeviceError> {
+        let _ = handle;
+        Err(DeviceError::Unsupported(CallKind::Release))
+    }
+
+    /// `cuMemMap` of `handles` one after another from `va` on, and `cuMemSetAccess` over the whole: all or nothing.
+    /// One call is one growth of a segment. A handle may be mapped at several addresses.
+    fn map(&mut self, va: u64, handles: &[Handle]) -> Result<(), DeviceError> {
+        let _ = (va, handles);
+        Err(DeviceError::Unsupported(CallKind::Map))
+    }
+
+    /// `cuMemUnmap` of a range that consists of whole mappings.
+    fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
+        let _ = (va, size);
+        Err(DeviceError::Unsupported(CallKind::Unmap))
+    }
+
+    /// Marks a point in a stream (`cudaEventRecord`).
+    fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError>;
+
+    /// Whether everything before the fence is done (`cudaEventQuery`).
+    fn poll(&mut self, fence: Fence) -> Result<bool, DeviceError>;
+
+    /// Lets `stream` wait for `fence` (`cudaStreamWaitEvent`).
+    fn order_after(&mut self, stream: StreamId, fence: Fence) -> Result<(), DeviceError>;
+
+    /// Blocks the host.
+    fn sync(&mut self, what: Sync) -> Result<(), DeviceError>;
+
+    /// `cudaMemGetInfo`.
+    fn memory_info(&mut self) -> Result<MemoryInfo, DeviceError>;
+
+    /// The strategy tells that a block whose free had to wait for other streams is reusable from now on. Only
+    /// logging devices listen; it is never called for a free that completed at once.
+    fn retired(&mut self, ptr: u64) {
+        let _ = ptr;
+    }
+}
+
+/// The kinds of device call, for counting and for error texts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum CallKind {
+    /// [`Device::malloc`]
+    Malloc,
+    /// [`Device::free`]
+    Free,
+    /// [`Device::reserve`]
+    Reserve,
+    /// [`Device::unreserve`]
+    Unreserve,
+    /// [`Device::create`]
+    Create,
+    /// [`Device::release`]
+    Release,
+    /// [`Device::map`], once per handle
+    Map,
+    /// [`Device::unmap`], once per handle
+    Unmap,
+    /// [`Device::fence`]
+    Fence,
+    /// [`Device::poll`]
+    Poll,
+    /// [`Device::order_after`]
+    OrderAfter,
+    /// [`Device::sync`]
+    Sync,
+    /// [`Device::memory_info`]
+    MemoryInfo,
+}
+
+impl CallKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [CallKind; 13] = [
+        CallKind::Malloc,
+        CallKind::Free,
+        CallKind::Reserve,
+        CallKind::Unreserve,
+        CallKind::Create,
+        CallKind::Release,
+        CallKind::Map,
+        CallKind::Unmap,
+        CallKind::Fence,
+        CallKind::Poll,
+        CallKind::OrderAfter,
+        CallKind::Sync,
+        CallKind::MemoryInfo,
+    ];
+
+    /// The name used in columns and profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CallKind::Malloc => "malloc",
+            CallKind::Free => "free",
+            CallKind::Reserve => "reserve",
+            CallKind::Unreserve => "unreserve",
+            CallKind::Create => "create",
+            CallKind::Release => "release",
+            CallKind::Map => "map",
+            CallKind::Unmap => "unmap",
+            CallKind::Fence => "fence",
+            CallKind::Poll => "poll",
+            CallKind::OrderAfter => "order_after",
+            CallKind::Sync => "sync",
+            CallKind::MemoryInfo => "memory_info",
+        }
+    }
+}
+
+impl fmt::Display for CallKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a device has given out and what that cost, counted by the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Bytes that the strategy asked for and has not given back (PyTorch's "reserved").
+    pub reserved: u64,
+    /// Bytes that the card lost to it: driver pages, rounding included.
+    pub device_used: u64,
+    /// Successful and failed calls, by [`CallKind`].
+    pub calls: [u64; CallKind::ALL.len()],
+    /// Nanoseconds spent in those calls, by [`CallKind`]: modelled on the simulated device, measured on a card.
+    pub call_ns: [u64; CallKind::ALL.len()],
+    /// The device's clock: nanoseconds of host time since its creation.
+    pub now_ns: u64,
+}
+
+/// What the harness needs of a device beyond what strategies may call: the work that a trace contains, the
+/// completion of tickets, and the bookkeeping that figures are made from.
+pub trait Machine: Device {
+    /// Queues `ns` nanoseconds of work on a stream.
+    fn work(&mut self, stream: StreamId, ns: u64) -> Result<(), DeviceError>;
+
+    /// The host does something else for `ns` nanoseconds.
+    fn host_work(&mut self, ns: u64);
+
+    /// Everything fenced so far on [`StreamId::ticket`]`(ticket)` is done.
+    fn complete(&mut self, ticket: u32);
+
+    /// The counters.
+    fn usage(&self) -> Usage;
+}
