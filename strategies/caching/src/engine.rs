@@ -1,0 +1,466 @@
+//! The allocator's state and its hot path.
+//!
+//! Two code paths give the same decisions. The *plain* one serves the default pool while nothing unusual is going on
+//! (`plain` is false while frees wait for other streams, a pool context is open, collection is on, or an option
+//! other than the defaults is in force); it is monomorphised for both pools. Everything else, and every request that
+//! the cache cannot serve, takes the general path.
+
+use crate::arena::Arena;
+use crate::events::{EventQueues, Uses};
+use crate::expandable::ExpandableSegment;
+use crate::pools::PoolTable;
+use crate::rules::{Rules, Torch211};
+use crate::settings::Settings;
+use crate::size::GRANULE;
+use crate::slab::{EXPANDABLE, FREE, GRANULE_SHIFT, LIVE, PENDING, SIZE_LIMIT, SMALL, Slab, TOKEN_BITS, USED, key};
+use crate::stats::{Stats, class};
+use allocator_core::{AllocError, Block, ConfigError, Device, DeviceInfo, FreeError, FreeFailure, PoolId, Request};
+use allocator_core::{CallKind, DeviceError, StreamId};
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+/// Requests from here on are refused without a try.
+const EXABYTE: u64 = 1 << 60;
+
+/// PyTorch's caching allocator. See the [crate documentation](crate).
+#[derive(Clone)]
+pub struct Caching<R: Rules = Torch211> {
+    pub(crate) slab: Slab,
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) pools: PoolTable,
+    /// Whether the plain path gives the right decisions.
+    pub(crate) plain: bool,
+    pub(crate) stats: Stats,
+    pub(crate) settings: Settings,
+    /// Bytes that may be reserved.
+    pub(crate) limit: Option<u64>,
+    pub(crate) events: EventQueues,
+    /// Further streams of blocks that were used on any.
+    pub(crate) uses: BTreeMap<u32, Uses>,
+    /// Blocks freed while a pool context was open, in order.
+    pub(crate) deferred: Vec<u32>,
+    /// Expandable segments by their first address.
+    pub(crate) expandable: BTreeMap<u64, ExpandableSegment>,
+    /// Searches of the default large pool while collection was on: the clock of block ages.
+    pub(crate) clock: u64,
+    /// The clock when each block was last put into the cache, by slot. Only kept once the clock runs.
+    pub(crate) cached_at: Vec<u64>,
+    pub(crate) device_total: u64,
+    rules: PhantomData<R>,
+}
+
+/// A request on its way through the general path.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    pub pool: PoolId,
+    pub stream: StreamId,
+    pub small: bool,
+    /// Rounded size in granules.
+    pub granules: u64,
+    /// Whether expandable segments may serve it, fixed for the whole call.
+    pub expandable: bool,
+}
+
+impl Want {
+    /// Rounded size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.granules << GRANULE_SHIFT
+    }
+}
+
+/// A free block taken out of the cache, or fresh from the device.
+pub(crate) struct Found {
+    pub slot: u32,
+    /// The pool that it came from.
+    pub pool: PoolId,
+    /// Whether it may be split as expandable memory is.
+    pub expandable: bool,
+}
+
+impl<R: Rules> Caching<R> {
+    /// An allocator under `settings` for a device.
+    pub fn with_settings(settings: Settings, device: &DeviceInfo) -> Result<Self, ConfigError> {
+        let largest = (SIZE_LIMIT << GRANULE_SHIFT) / 9 * 8 - settings.large_segment_size.min(1 << 34);
+        if device.total > largest {
+            let total = device.total;
+            return Err(ConfigError(format!(
+                "a device of {total} bytes is larger than the {largest} that are supported"
+            )));
+        }
+        let mut stats = Stats::default();
+        stats.max_split_size = i64::try_from(settings.max_split_size).unwrap_or(-1);
+        let mut new = Caching {
+            slab: Slab::new(),
+            arenas: Vec::new(),
+            pools: PoolTable::default(),
+            plain: false,
+            stats,
+            limit: limit_of(settings.per_process_memory_fraction, device.total),
+            settings,
+            events: EventQueues::default(),
+            uses: BTreeMap::new(),
+            deferred: Vec::new(),
+            expandable: BTreeMap::new(),
+            clock: 0,
+            cached_at: Vec::new(),
+            device_total: device.total,
+            rules: PhantomData,
+        };
+        new.update_plain();
+        Ok(new)
+    }
+
+    /// The statistics.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether blocks age.
+    pub(crate) fn collects(&self) -> bool {
+        self.limit.is_some() && self.settings.garbage_collection_threshold > 0.0
+    }
+
+    /// To be called when anything changes that the plain path relies on.
+    pub(crate) fn update_plain(&mut self) {
+        let settings = &self.settings;
+        self.plain = settings.max_split_size == u64::MAX
+            && settings.roundup_power2_divisions == [0; 16]
+            && !settings.expandable_segments
+            && self.expandable.is_empty()
+            && self.pools.captures.is_empty()
+            && !self.pools.splits_differ()
+            && !self.collects()
+            && self.clock == 0
+            && !self.stats.has_forked();
+    }
+
+    #[inline(always)]
+    pub(crate) fn serve(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
+        let small_granules = const { R::SMALL_LIMIT >> GRANULE_SHIFT };
+        let granules = req.size.wrapping_add(GRANULE - 1) >> GRANULE_SHIFT;
+        // Size 0 and sizes that overflow end up in the general path.
+        if self.plain && req.pool == PoolId::DEFAULT && granules.wrapping_sub(1) < EXABYTE >> GRANULE_SHIFT {
+            if let Some(&[small, large]) = self.pools.default.arenas.get(req.stream.index()) {
+                if granules <= small_granules {
+                    if let Some(block) = self.from_cache::<true>(small, granules, req.size) {
+                        return Ok(block);
+                    }
+                } else if let Some(block) = self.from_cache::<false>(large, granules, req.size) {
+                    return Ok(block);
+                }
+            }
+        }
+        self.serve_general(dev, req)
+    }
+
+    /// The plain path.
+    #[inline(always)]
+    fn from_cache<const IS_SMALL: bool>(&mut self, arena: u32, granules: u64, requested: u64) -> Option<Block> {
+        let index = &mut self.arenas.get_mut(arena as usize)?.index;
+        let mut slot = index.best_fit::<IS_SMALL>(&mut self.slab, granules)?;
+        if !R::LOWEST_ADDRESS {
+            slot = self.highest_of_its_size(arena, slot);
+        }
+        self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, slot);
+        let rest = self.slab[slot].size() - granules;
+        let split = if IS_SMALL { rest > 0 } else { rest > const { R::LARGE_REMAINDER >> GRANULE_SHIFT } };
+        self.hand_out::<IS_SMALL, true>(arena, slot, granules, requested, split)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn serve_general(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
+        if req.size == 0 {
+            return Ok(Block::empty());
+        }
+        if req.size >= EXABYTE {
+            return Err(AllocError::TooLarge);
+        }
+        if req.stream.as_ticket().is_some() {
+            return Err(AllocError::Device(DeviceError::Invalid(CallKind::Fence)));
+        }
+        if self.pools.get(req.pool).is_none() {
+            return Err(AllocError::UnknownPool);
+        }
+        if self.pools.captures.is_empty() {
+            self.process_events(dev)?;
+        }
+        let rounded = self.settings.round(req.size);
+        let want = Want {
+            pool: req.pool,
+            stream: req.stream,
+            small: rounded <= R::SMALL_LIMIT,
+            granules: rounded >> GRANULE_SHIFT,
+            expandable: self.settings.expandable_segments,
+        };
+        let arena = self.arena(want.pool, want.stream, want.small);
+        let found = match self.find_free(arena, &want) {
+            Some(slot) => Found { slot, pool: want.pool, expandable: want.expandable },
+            None => self.obtain(dev, arena, &want)?,
+        };
+        let split = self.should_split(&found, &want);
+        let arena = self.slab[found.slot].arena() as u32;
+        let block = if want.small {
+            self.hand_out::<true, false>(arena, found.slot, want.granules, req.size, split)
+        } else {
+            self.hand_out::<false, false>(arena, found.slot, want.granules, req.size, split)
+        };
+        // No device hands out address 0; a block there could not be told from none.
+        block.ok_or(AllocError::AddressSpace)
+    }
+
+    fn should_split(&self, found: &Found, want: &Want) -> bool {
+        if self.pools.no_split.contains(&found.pool) {
+            return false;
+        }
+        let rest = (self.slab[found.slot].size() - want.granules) << GRANULE_SHIFT;
+        if want.small || found.expandable {
+            rest >= GRANULE
+        } else {
+            want.bytes() < self.settings.max_split_size && rest > R::LARGE_REMAINDER
+        }
+    }
+
+    /// The smallest sufficient cached block, taken out of the cache. Only one candidate is tested: if an oversize
+    /// rule rejects it, there is none.
+    pub(crate) fn find_free(&mut self, number: u32, want: &Want) -> Option<u32> {
+        let (pool, small) = (self.arenas[number as usize].pool, self.arenas[number as usize].small);
+        if self.collects() && pool == PoolId::DEFAULT && !small {
+            self.clock += 1;
+        }
+        if want.granules >= SIZE_LIMIT {
+            return None;
+        }
+        let mut slot = self.arenas[number as usize].best_fit(&mut self.slab, want.granules)?;
+        if !R::LOWEST_ADDRESS {
+            slot = self.highest_of_its_size(number, slot);
+        }
+        let arena = &self.arenas[number as usize];
+        while self.slab[slot].is(EXPANDABLE) {
+            match arena.successor(&self.slab, slot) {
+                // A block that can grow into the unmapped tail counts as huge, so that holes are used first.
+                Some(next) if !want.expandable || self.growable(next) < self.growable(slot) => slot = next,
+                None if !want.expandable => return None,
+                _ => break,
+            }
+        }
+        let (bytes, max_split) = (self.slab[slot].size() << GRANULE_SHIFT, self.settings.max_split_size);
+        let rejected = if want.bytes() < max_split {
+            bytes >= max_split
+        } else {
+            bytes >= want.bytes().saturating_add(self.settings.max_non_split_rounding)
+        };
+        if rejected {
+            return None;
+        }
+        self.arenas[number as usize].remove(&mut self.slab, slot);
+        Some(slot)
+    }
+
+    /// For rules that take the highest address among equals.
+    fn highest_of_its_size(&self, arena: u32, mut slot: u32) -> u32 {
+        while let Some(next) = self.arenas[arena as usize].successor(&self.slab, slot)
+            && self.slab[next].size() == self.slab[slot].size()
+        {
+            slot = next;
+        }
+        slot
+    }
+
+    /// Gives a block that is in no index to its user, cutting it to size if `split`. The low part is handed out.
+    #[inline(always)]
+    fn hand_out<const IS_SMALL: bool, const PLAIN: bool>(
+        &mut self,
+        arena: u32,
+        slot: u32,
+        granules: u64,
+        requested: u64,
+        split: bool,
+    ) -> Option<Block> {
+        let before = self.slab[slot];
+        let was_split = before.is_split();
+        let kind = if PLAIN { 0 } else { before.meta & EXPANDABLE };
+        let meta = Arena::meta(arena, IS_SMALL) | kind;
+        let size = before.size();
+        let taken;
+        let (mut splits, mut split_granules);
+        if split {
+            taken = granules;
+            let rest = size - granules;
+            let tail = self.slab.take();
+            let node = &mut self.slab[tail];
+            node.key = before.key - (granules << TOKEN_BITS) + granules;
+            node.prev = slot;
+            node.next = before.next;
+            node.meta = meta;
+            self.slab[before.next].prev = tail;
+            self.slab[slot].next = tail;
+            self.slab[slot].key = key(granules, before.token());
+            self.cache::<IS_SMALL, PLAIN>(arena, tail);
+            (splits, split_granules) = if was_split { (0, -(granules as i64)) } else { (1, rest as i64) };
+        } else {
+            taken = size;
+            (splits, split_granules) = if was_split { (-1, -(size as i64)) } else { (0, 0) };
+        }
+        if !PLAIN {
+            if kind != 0 {
+                (splits, split_granules) = (0, 0);
+            }
+            if taken << GRANULE_SHIFT >= self.settings.max_split_size {
+                self.stats.oversize_allocation();
+            }
+        }
+        let node = &mut self.slab[slot];
+        node.meta = meta | LIVE;
+        node.generation = node.generation.wrapping_add(1);
+        node.set_requested(requested);
+        let (token, generation) = (node.token(), node.generation);
+        self.stats.handed_out(class(IS_SMALL), taken, requested, splits, split_granules, !PLAIN);
+        Block::new(self.arenas[arena as usize].areas.address(token), slot, generation)
+    }
+
+    /// Puts a free block into the cache, with a fresh age.
+    #[inline(always)]
+    fn cache<const IS_SMALL: bool, const PLAIN: bool>(&mut self, arena: u32, slot: u32) {
+        if !PLAIN && self.clock > 0 {
+            self.stamp(slot);
+        }
+        self.arenas[arena as usize].index.insert::<IS_SMALL>(&mut self.slab, slot);
+    }
+
+    fn stamp(&mut self, slot: u32) {
+        if self.cached_at.len() < self.slab.len() as usize {
+            self.cached_at.resize(self.slab.len() as usize, 0);
+        }
+        self.cached_at[slot as usize] = self.clock;
+    }
+
+    /// As [`Caching::cache`], for the size class that the block's arena has.
+    pub(crate) fn cache_general(&mut self, slot: u32) {
+        let arena = self.slab[slot].arena() as u32;
+        if self.slab[slot].is(SMALL) {
+            self.cache::<true, false>(arena, slot);
+        } else {
+            self.cache::<false, false>(arena, slot);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn take_back(&mut self, dev: &mut dyn Device, block: Block) -> Result<(), FreeError> {
+        let slot = block.slot();
+        match self.slab.get(slot) {
+            Some(node) if node.generation == block.generation() && node.is(LIVE) => {
+                let meta = node.meta;
+                if self.plain && meta & USED == 0 {
+                    if meta & SMALL != 0 {
+                        self.uncouple::<true, true>(slot, false);
+                    } else {
+                        self.uncouple::<false, true>(slot, false);
+                    }
+                    return Ok(());
+                }
+                self.take_back_general(dev, block)
+            }
+            _ if block.is_empty() => Ok(()),
+            _ => Err(FreeError { block, reason: FreeFailure::NotLive }),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_back_general(&mut self, dev: &mut dyn Device, block: Block) -> Result<(), FreeError> {
+        let slot = block.slot();
+        let node = self.slab[slot];
+        let used = node.is(USED);
+        if used && self.pools.captures.is_empty() {
+            if let Err(error) = self.insert_events(dev, slot) {
+                return Err(FreeError { block, reason: FreeFailure::Device(error) });
+            }
+        }
+        if node.size() << GRANULE_SHIFT >= self.settings.max_split_size {
+            self.stats.oversize_free();
+        }
+        if used {
+            self.stats.free_requested(class(node.is(SMALL)), node.size());
+            self.plain = false;
+            let node = &mut self.slab[slot];
+            node.meta = node.meta & !LIVE | PENDING;
+            if !self.pools.captures.is_empty() {
+                self.deferred.push(slot);
+            }
+        } else {
+            self.to_cache(slot, false);
+        }
+        Ok(())
+    }
+
+    /// A block becomes free. `waited`: it was freed by its owner before, and waited for other streams.
+    pub(crate) fn to_cache(&mut self, slot: u32, waited: bool) {
+        if self.slab[slot].is(SMALL) {
+            self.uncouple::<true, false>(slot, waited);
+        } else {
+            self.uncouple::<false, false>(slot, waited);
+        }
+    }
+
+    /// Merges a block with its free neighbours and puts the result into the cache.
+    #[inline(always)]
+    fn uncouple<const IS_SMALL: bool, const PLAIN: bool>(&mut self, slot: u32, waited: bool) {
+        let mut node = self.slab[slot];
+        let (size, requested) = (node.size(), node.requested());
+        let arena = node.arena() as u32;
+        let kind = if PLAIN { 0 } else { node.meta & EXPANDABLE };
+        let (mut splits, mut split_granules) = (0, 0);
+        let mut at = slot;
+        let prev = self.slab[node.prev];
+        if prev.is(FREE) {
+            let below = node.prev;
+            self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, below);
+            splits -= 1;
+            split_granules -= prev.size() as i64;
+            node.key = prev.key + (size << TOKEN_BITS);
+            node.prev = prev.prev;
+            self.slab.give(slot);
+            at = below;
+        }
+        let next = self.slab[node.next];
+        if R::MERGE_UPWARDS && next.is(FREE) {
+            let above = node.next;
+            self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, above);
+            splits -= 1;
+            split_granules -= next.size() as i64;
+            node.key += next.size() << TOKEN_BITS;
+            node.next = next.next;
+            self.slab.give(above);
+        }
+        self.slab[node.next].prev = at;
+        if node.is_split() {
+            splits += 1;
+            split_granules += node.size() as i64;
+        }
+        let merged = &mut self.slab[at];
+        merged.key = node.key;
+        merged.prev = node.prev;
+        merged.next = node.next;
+        merged.meta = Arena::meta(arena, IS_SMALL) | kind;
+        self.cache::<IS_SMALL, PLAIN>(arena, at);
+        if kind != 0 {
+            (splits, split_granules) = (0, 0);
+        }
+        if waited {
+            self.stats.free_completed(class(IS_SMALL), size, requested, splits, split_granules);
+        } else {
+            self.stats.returned(class(IS_SMALL), size, requested, splits, split_granules);
+        }
+    }
+}
+
+/// The limit that a share of the device's memory means. The whole is no limit.
+pub(crate) fn limit_of(fraction: f64, total: u64) -> Option<u64> {
+    (fraction < 1.0).then_some((fraction * total as f64) as u64)
+}
