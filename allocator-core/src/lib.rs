@@ -5,12 +5,26 @@
 //! strategy scriptable, clonable and testable, and lets the same object run on a simulated device, on a recording
 //! and on a real card.
 
+pub mod adapt;
+pub mod conformance;
 mod device;
 mod error;
+mod faults;
+mod holdings;
+mod page_table;
 mod request;
+mod script;
+mod sim;
 mod strategy;
+#[cfg(test)]
+mod toy;
+mod virtual_range;
 
 pub use device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 pub use error::{AllocError, ConfigError, ControlError, DeviceError, FreeError, FreeFailure};
+pub use faults::FaultDevice;
 pub use request::{Block, PoolId, Request, StreamId};
+pub use script::{Answer, Call, LogDevice, Mismatch, ScriptDevice, Step};
+pub use sim::{Cost, Profile, SimDevice};
 pub use strategy::{Configure, Control, Span, SpanState, Strategy};
+pub use virtual_range::VirtualRange;
