@@ -12,7 +12,9 @@ use crate::pools::PoolTable;
 use crate::rules::{Rules, Torch211};
 use crate::settings::Settings;
 use crate::size::GRANULE;
-use crate::slab::{EXPANDABLE, FREE, GRANULE_SHIFT, LIVE, PENDING, SIZE_LIMIT, SMALL, Slab, TOKEN_BITS, USED, key};
+use crate::slab::{
+    EXPANDABLE, FREE, GRANULE_SHIFT, LIVE, Node, PENDING, SIZE_LIMIT, SMALL, Slab, TOKEN_BITS, USED, key,
+};
 use crate::stats::{Stats, class};
 use allocator_core::{AllocError, Block, ConfigError, Device, DeviceInfo, FreeError, FreeFailure, PoolId, Request};
 use allocator_core::{CallKind, DeviceError, StreamId};
@@ -144,15 +146,18 @@ impl<R: Rules> Caching<R> {
         let small_granules = const { R::SMALL_LIMIT >> GRANULE_SHIFT };
         let granules = req.size.wrapping_add(GRANULE - 1) >> GRANULE_SHIFT;
         // Size 0 and sizes that overflow end up in the general path.
-        if self.plain && req.pool == PoolId::DEFAULT && granules.wrapping_sub(1) < EXABYTE >> GRANULE_SHIFT {
-            if let Some(&[small, large]) = self.pools.default.arenas.get(req.stream.index()) {
-                if granules <= small_granules {
-                    if let Some(block) = self.from_cache::<true>(small, granules, req.size) {
-                        return Ok(block);
-                    }
-                } else if let Some(block) = self.from_cache::<false>(large, granules, req.size) {
-                    return Ok(block);
-                }
+        if self.plain
+            && req.pool == PoolId::DEFAULT
+            && granules.wrapping_sub(1) < EXABYTE >> GRANULE_SHIFT
+            && let Some(&[small, large]) = self.pools.default.arenas.get(req.stream.index())
+        {
+            let block = if granules <= small_granules {
+                self.serve_cached::<true>(small, granules, req.size)
+            } else {
+                self.serve_cached::<false>(large, granules, req.size)
+            };
+            if let Some(block) = block {
+                return Ok(block);
             }
         }
         self.serve_general(dev, req)
@@ -160,16 +165,16 @@ impl<R: Rules> Caching<R> {
 
     /// The plain path.
     #[inline(always)]
-    fn from_cache<const IS_SMALL: bool>(&mut self, arena: u32, granules: u64, requested: u64) -> Option<Block> {
-        let index = &mut self.arenas.get_mut(arena as usize)?.index;
-        let mut slot = index.best_fit::<IS_SMALL>(&mut self.slab, granules)?;
+    fn serve_cached<const IS_SMALL: bool>(&mut self, number: u32, granules: u64, requested: u64) -> Option<Block> {
+        let arena = self.arenas.get_mut(number as usize)?;
+        let mut slot = arena.index.best_fit::<IS_SMALL>(&mut self.slab, granules)?;
         if !R::LOWEST_ADDRESS {
-            slot = self.highest_of_its_size(arena, slot);
+            slot = highest_of_its_size(arena, &self.slab, slot);
         }
-        self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, slot);
+        arena.index.remove::<IS_SMALL>(&mut self.slab, slot);
         let rest = self.slab[slot].size() - granules;
         let split = if IS_SMALL { rest > 0 } else { rest > const { R::LARGE_REMAINDER >> GRANULE_SHIFT } };
-        self.hand_out::<IS_SMALL, true>(arena, slot, granules, requested, split)
+        self.hand_out::<IS_SMALL, true>(number, slot, granules, requested, split)
     }
 
     #[cold]
@@ -238,7 +243,7 @@ impl<R: Rules> Caching<R> {
         }
         let mut slot = self.arenas[number as usize].best_fit(&mut self.slab, want.granules)?;
         if !R::LOWEST_ADDRESS {
-            slot = self.highest_of_its_size(number, slot);
+            slot = highest_of_its_size(&self.arenas[number as usize], &self.slab, slot);
         }
         let arena = &self.arenas[number as usize];
         while self.slab[slot].is(EXPANDABLE) {
@@ -262,51 +267,50 @@ impl<R: Rules> Caching<R> {
         Some(slot)
     }
 
-    /// For rules that take the highest address among equals.
-    fn highest_of_its_size(&self, arena: u32, mut slot: u32) -> u32 {
-        while let Some(next) = self.arenas[arena as usize].successor(&self.slab, slot)
-            && self.slab[next].size() == self.slab[slot].size()
-        {
-            slot = next;
-        }
-        slot
-    }
-
     /// Gives a block that is in no index to its user, cutting it to size if `split`. The low part is handed out.
     #[inline(always)]
     fn hand_out<const IS_SMALL: bool, const PLAIN: bool>(
         &mut self,
-        arena: u32,
+        number: u32,
         slot: u32,
         granules: u64,
         requested: u64,
         split: bool,
     ) -> Option<Block> {
-        let before = self.slab[slot];
-        let was_split = before.is_split();
-        let kind = if PLAIN { 0 } else { before.meta & EXPANDABLE };
-        let meta = Arena::meta(arena, IS_SMALL) | kind;
-        let size = before.size();
+        let tail = if split { self.slab.take() } else { 0 };
+        if !PLAIN && split {
+            self.stamp(tail);
+        }
+        let arena = self.arenas.get_mut(number as usize)?;
+        let mut block = self.slab[slot];
+        let was_split = block.is_split();
+        let kind = if PLAIN { 0 } else { block.meta & EXPANDABLE };
+        let size = block.size();
         let taken;
         let (mut splits, mut split_granules);
+        block.meta = Arena::meta(number, IS_SMALL) | kind;
         if split {
             taken = granules;
-            let rest = size - granules;
-            let tail = self.slab.take();
-            let node = &mut self.slab[tail];
-            node.key = before.key - (granules << TOKEN_BITS) + granules;
-            node.prev = slot;
-            node.next = before.next;
-            node.meta = meta;
-            self.slab[before.next].prev = tail;
-            self.slab[slot].next = tail;
-            self.slab[slot].key = key(granules, before.token());
-            self.cache::<IS_SMALL, PLAIN>(arena, tail);
-            (splits, split_granules) = if was_split { (0, -(granules as i64)) } else { (1, rest as i64) };
+            let rest = Node {
+                key: block.key - (granules << TOKEN_BITS) + granules,
+                prev: slot,
+                next: block.next,
+                generation: self.slab[tail].generation,
+                ..block
+            };
+            self.slab[block.next].prev = tail;
+            block.next = tail;
+            block.key = key(granules, block.token());
+            arena.index.insert::<IS_SMALL>(&mut self.slab, tail, rest);
+            (splits, split_granules) = if was_split { (0, -(granules as i64)) } else { (1, (size - granules) as i64) };
         } else {
             taken = size;
             (splits, split_granules) = if was_split { (-1, -(size as i64)) } else { (0, 0) };
         }
+        block.meta |= LIVE;
+        block.generation = block.generation.wrapping_add(1);
+        block.set_requested(requested);
+        self.slab[slot] = block;
         if !PLAIN {
             if kind != 0 {
                 (splits, split_granules) = (0, 0);
@@ -315,38 +319,30 @@ impl<R: Rules> Caching<R> {
                 self.stats.oversize_allocation();
             }
         }
-        let node = &mut self.slab[slot];
-        node.meta = meta | LIVE;
-        node.generation = node.generation.wrapping_add(1);
-        node.set_requested(requested);
-        let (token, generation) = (node.token(), node.generation);
         self.stats.handed_out(class(IS_SMALL), taken, requested, splits, split_granules, !PLAIN);
-        Block::new(self.arenas[arena as usize].areas.address(token), slot, generation)
+        Block::new(arena.areas.address(block.token()), slot, block.generation)
     }
 
-    /// Puts a free block into the cache, with a fresh age.
-    #[inline(always)]
-    fn cache<const IS_SMALL: bool, const PLAIN: bool>(&mut self, arena: u32, slot: u32) {
-        if !PLAIN && self.clock > 0 {
-            self.stamp(slot);
-        }
-        self.arenas[arena as usize].index.insert::<IS_SMALL>(&mut self.slab, slot);
-    }
-
+    /// Notes the age of a block that goes into the cache.
     fn stamp(&mut self, slot: u32) {
+        if self.clock == 0 {
+            return;
+        }
         if self.cached_at.len() < self.slab.len() as usize {
             self.cached_at.resize(self.slab.len() as usize, 0);
         }
         self.cached_at[slot as usize] = self.clock;
     }
 
-    /// As [`Caching::cache`], for the size class that the block's arena has.
-    pub(crate) fn cache_general(&mut self, slot: u32) {
-        let arena = self.slab[slot].arena() as u32;
-        if self.slab[slot].is(SMALL) {
-            self.cache::<true, false>(arena, slot);
+    /// Puts a free block into the cache, with a fresh age.
+    pub(crate) fn cache(&mut self, slot: u32) {
+        self.stamp(slot);
+        let node = self.slab[slot];
+        let arena = &mut self.arenas[node.arena()];
+        if arena.small {
+            arena.index.insert::<true>(&mut self.slab, slot, node);
         } else {
-            self.cache::<false, false>(arena, slot);
+            arena.index.insert::<false>(&mut self.slab, slot, node);
         }
     }
 
@@ -358,9 +354,9 @@ impl<R: Rules> Caching<R> {
                 let meta = node.meta;
                 if self.plain && meta & USED == 0 {
                     if meta & SMALL != 0 {
-                        self.uncouple::<true, true>(slot, false);
+                        self.merge_and_cache::<true, true>(slot, false);
                     } else {
-                        self.uncouple::<false, true>(slot, false);
+                        self.merge_and_cache::<false, true>(slot, false);
                     }
                     return Ok(());
                 }
@@ -377,10 +373,11 @@ impl<R: Rules> Caching<R> {
         let slot = block.slot();
         let node = self.slab[slot];
         let used = node.is(USED);
-        if used && self.pools.captures.is_empty() {
-            if let Err(error) = self.insert_events(dev, slot) {
-                return Err(FreeError { block, reason: FreeFailure::Device(error) });
-            }
+        if used
+            && self.pools.captures.is_empty()
+            && let Err(error) = self.insert_events(dev, slot)
+        {
+            return Err(FreeError { block, reason: FreeFailure::Device(error) });
         }
         if node.size() << GRANULE_SHIFT >= self.settings.max_split_size {
             self.stats.oversize_free();
@@ -394,63 +391,61 @@ impl<R: Rules> Caching<R> {
                 self.deferred.push(slot);
             }
         } else {
-            self.to_cache(slot, false);
+            self.make_free(slot, false);
         }
         Ok(())
     }
 
     /// A block becomes free. `waited`: it was freed by its owner before, and waited for other streams.
-    pub(crate) fn to_cache(&mut self, slot: u32, waited: bool) {
+    pub(crate) fn make_free(&mut self, slot: u32, waited: bool) {
         if self.slab[slot].is(SMALL) {
-            self.uncouple::<true, false>(slot, waited);
+            self.merge_and_cache::<true, false>(slot, waited);
         } else {
-            self.uncouple::<false, false>(slot, waited);
+            self.merge_and_cache::<false, false>(slot, waited);
         }
     }
 
     /// Merges a block with its free neighbours and puts the result into the cache.
     #[inline(always)]
-    fn uncouple<const IS_SMALL: bool, const PLAIN: bool>(&mut self, slot: u32, waited: bool) {
+    fn merge_and_cache<const IS_SMALL: bool, const PLAIN: bool>(&mut self, slot: u32, waited: bool) {
         let mut node = self.slab[slot];
+        let Some(arena) = self.arenas.get_mut(node.arena()) else { return };
         let (size, requested) = (node.size(), node.requested());
-        let arena = node.arena() as u32;
         let kind = if PLAIN { 0 } else { node.meta & EXPANDABLE };
         let (mut splits, mut split_granules) = (0, 0);
         let mut at = slot;
-        let prev = self.slab[node.prev];
-        if prev.is(FREE) {
-            let below = node.prev;
-            self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, below);
+        let below = self.slab[node.prev];
+        if below.is(FREE) {
+            at = node.prev;
+            arena.index.remove::<IS_SMALL>(&mut self.slab, at);
             splits -= 1;
-            split_granules -= prev.size() as i64;
-            node.key = prev.key + (size << TOKEN_BITS);
-            node.prev = prev.prev;
+            split_granules -= below.size() as i64;
+            node.key = below.key + (size << TOKEN_BITS);
+            node.prev = below.prev;
+            node.generation = below.generation;
             self.slab.give(slot);
-            at = below;
         }
-        let next = self.slab[node.next];
-        if R::MERGE_UPWARDS && next.is(FREE) {
-            let above = node.next;
-            self.arenas[arena as usize].index.remove::<IS_SMALL>(&mut self.slab, above);
+        let above = self.slab[node.next];
+        if R::MERGE_UPWARDS && above.is(FREE) {
+            arena.index.remove::<IS_SMALL>(&mut self.slab, node.next);
             splits -= 1;
-            split_granules -= next.size() as i64;
-            node.key += next.size() << TOKEN_BITS;
-            node.next = next.next;
-            self.slab.give(above);
+            split_granules -= above.size() as i64;
+            node.key += above.size() << TOKEN_BITS;
+            self.slab.give(node.next);
+            node.next = above.next;
         }
         self.slab[node.next].prev = at;
         if node.is_split() {
             splits += 1;
             split_granules += node.size() as i64;
         }
-        let merged = &mut self.slab[at];
-        merged.key = node.key;
-        merged.prev = node.prev;
-        merged.next = node.next;
-        merged.meta = Arena::meta(arena, IS_SMALL) | kind;
-        self.cache::<IS_SMALL, PLAIN>(arena, at);
-        if kind != 0 {
-            (splits, split_granules) = (0, 0);
+        node.meta &= !(LIVE | PENDING | USED);
+        arena.index.insert::<IS_SMALL>(&mut self.slab, at, node);
+        if !PLAIN {
+            self.stamp(at);
+            if kind != 0 {
+                (splits, split_granules) = (0, 0);
+            }
         }
         if waited {
             self.stats.free_completed(class(IS_SMALL), size, requested, splits, split_granules);
@@ -463,4 +458,14 @@ impl<R: Rules> Caching<R> {
 /// The limit that a share of the device's memory means. The whole is no limit.
 pub(crate) fn limit_of(fraction: f64, total: u64) -> Option<u64> {
     (fraction < 1.0).then_some((fraction * total as f64) as u64)
+}
+
+/// For rules that take the highest address among equals.
+fn highest_of_its_size(arena: &Arena, slab: &Slab, mut slot: u32) -> u32 {
+    while let Some(next) = arena.successor(slab, slot)
+        && slab[next].size() == slab[slot].size()
+    {
+        slot = next;
+    }
+    slot
 }

@@ -167,6 +167,6 @@ impl<R: Rules> Caching<R> {
         self.uses.remove(&slot);
         let arena = self.slab[slot].arena();
         dev.retired(self.arenas[arena].address(&self.slab, slot));
-        self.to_cache(slot, true);
+        self.make_free(slot, true);
     }
 }

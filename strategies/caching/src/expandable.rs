@@ -155,7 +155,7 @@ impl<R: Rules> Caching<R> {
         self.slab[prev].next = start;
         self.slab[next].prev = start;
         let (pool, small) = (arena.pool, arena.small);
-        self.cache_general(start);
+        self.cache(start);
         self.stats.segment_map(class(small), bytes);
         self.pools.get_or_default(pool).mapped += bytes;
         Ok(Some(start))
@@ -188,7 +188,7 @@ impl<R: Rules> Caching<R> {
             head.key = crate::slab::key((first - address) >> GRANULE_SHIFT, node.token());
             start = self.slab.take();
             prev = slot;
-            self.cache_general(slot);
+            self.cache(slot);
         }
         if last < end {
             let rest = self.slab.take();
@@ -198,7 +198,7 @@ impl<R: Rules> Caching<R> {
             tail.meta = node.meta & !(FREE | crate::slab::SPILLED);
             self.slab[next].prev = rest;
             next = rest;
-            self.cache_general(rest);
+            self.cache(rest);
         }
         for neighbour in [prev, next] {
             if self.slab[neighbour].is(UNMAPPED) {

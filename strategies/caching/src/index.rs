@@ -13,11 +13,13 @@
 //! make). The large pool has 128 bins per doubling. A list whose insertion point is not found within [`SCAN`] steps
 //! spills the block into the map, which bounds every operation by a logarithm.
 
-use crate::slab::{FREE, SPILLED, Slab, TOKEN_BITS, key};
+use crate::slab::{FREE, Node, SPILLED, Slab, TOKEN_BITS, key};
 use std::collections::BTreeMap;
 
 /// Bins of an index.
 const BINS: u32 = 4096;
+/// Words of a bit per bin.
+const WORDS: usize = (BINS / 64) as usize;
 /// Mantissa bits of the large pool's bins.
 const MANTISSA: u32 = 7;
 /// Steps that a scan of a list may take.
@@ -29,7 +31,7 @@ pub(crate) struct FreeIndex {
     summary: u64,
     /// Slot of the first bin's list head; the others follow.
     heads: u32,
-    words: [u64; (BINS / 64) as usize],
+    words: [u64; WORDS],
     spill: BTreeMap<u64, u32>,
 }
 
@@ -62,7 +64,7 @@ impl FreeIndex {
             let node = &mut slab[head];
             (node.l, node.r, node.key) = (head, head, u64::MAX);
         }
-        FreeIndex { summary: 0, heads, words: [0; (BINS / 64) as usize], spill: BTreeMap::new() }
+        FreeIndex { summary: 0, heads, words: [0; WORDS], spill: BTreeMap::new() }
     }
 
     /// The smallest sufficient block: the first with key at least (`size`, 0). It stays in the index.
@@ -73,7 +75,7 @@ impl FreeIndex {
             // Every block of an exact bin is sufficient, so the request's own bin is like any other.
             return self.first_from::<SMALL>(slab, bin);
         }
-        if self.words[(bin >> 6) as usize] >> (bin & 63) & 1 != 0 {
+        if self.words[(bin >> 6) as usize % WORDS] >> (bin & 63) & 1 != 0 {
             let floor = key(size, 0);
             let head = self.heads + bin;
             let mut at = slab[head].r;
@@ -110,7 +112,7 @@ impl FreeIndex {
                 return None;
             }
             let word = later.trailing_zeros();
-            (word << 6) + self.words[word as usize].trailing_zeros()
+            (word << 6) + self.words[word as usize % WORDS].trailing_zeros()
         };
         let head = self.heads + bin;
         let first = slab[head].r;
@@ -150,38 +152,38 @@ impl FreeIndex {
         at
     }
 
-    /// Puts a block in and marks it free.
+    /// Puts a block in, marked free. `node` is its record but for the links, and is written as a whole.
     #[inline(always)]
-    pub(crate) fn insert<const SMALL: bool>(&mut self, slab: &mut Slab, slot: u32) {
-        let key = slab[slot].key;
-        let bin = bin_of::<SMALL>(slab[slot].size());
-        self.words[(bin >> 6) as usize] |= 1 << (bin & 63);
+    pub(crate) fn insert<const SMALL: bool>(&mut self, slab: &mut Slab, slot: u32, node: Node) {
+        let bin = bin_of::<SMALL>(node.size());
+        self.words[(bin >> 6) as usize % WORDS] |= 1 << (bin & 63);
         self.summary |= 1 << (bin >> 6);
         let head = self.heads + bin;
         let mut at = slab[head].r;
         let mut steps = 0;
-        while slab[at].key < key {
-            at = slab[at].r;
+        let before = loop {
+            let other = &mut slab[at];
+            if other.key >= node.key {
+                let before = other.l;
+                other.l = slot;
+                break before;
+            }
+            at = other.r;
             steps += 1;
             if steps == SCAN {
-                return self.spill_one(slab, head, slot);
+                return self.spill_one(slab, head, slot, node);
             }
-        }
-        let before = slab[at].l;
+        };
         slab[before].r = slot;
-        slab[at].l = slot;
-        let node = &mut slab[slot];
-        node.l = before;
-        node.r = at;
-        node.meta |= FREE;
+        slab[slot] = Node { l: before, r: at, meta: node.meta | FREE, ..node };
     }
 
     #[cold]
     #[inline(never)]
-    fn spill_one(&mut self, slab: &mut Slab, head: u32, slot: u32) {
+    fn spill_one(&mut self, slab: &mut Slab, head: u32, slot: u32, node: Node) {
         slab[head].next += 1;
-        slab[slot].meta |= FREE | SPILLED;
-        self.spill.insert(slab[slot].key, slot);
+        slab[slot] = Node { meta: node.meta | FREE | SPILLED, ..node };
+        self.spill.insert(node.key, slot);
     }
 
     /// Takes a block out and clears its mark.
@@ -193,16 +195,18 @@ impl FreeIndex {
         }
         node.meta &= !FREE;
         let (l, r) = (node.l, node.r);
-        slab[l].r = r;
         slab[r].l = l;
-        if l == r && slab[l].next == 0 {
+        let before = &mut slab[l];
+        before.r = r;
+        // The only neighbour of the last block is the head, whose `next` counts the spilled ones.
+        if l == r && before.next == 0 {
             self.clear(l - self.heads);
         }
     }
 
     #[inline(always)]
     fn clear(&mut self, bin: u32) {
-        let word = &mut self.words[(bin >> 6) as usize];
+        let word = &mut self.words[(bin >> 6) as usize % WORDS];
         *word &= !(1 << (bin & 63));
         if *word == 0 {
             self.summary &= !(1 << (bin >> 6));
@@ -289,6 +293,7 @@ impl FreeIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::btree_map::Entry;
 
     /// Every size lies in a bin whose floor is not above it, bins never decrease, and both binnings stay in range.
     #[test]
@@ -327,11 +332,11 @@ mod tests {
                 // Grow for a while, then shrink, so that long lists and empty bins both occur.
                 if random(10) < if step / 2_000 % 2 == 0 { 7 } else { 3 } {
                     let key = key(1 + random(sizes) * if SMALL { 1 } else { 37 }, random(1 << 20));
-                    if !model.contains_key(&key) {
+                    if let Entry::Vacant(entry) = model.entry(key) {
                         let slot = slab.take();
-                        slab[slot].key = key;
-                        index.insert::<SMALL>(&mut slab, slot);
-                        model.insert(key, slot);
+                        let node = Node { key, ..slab[slot] };
+                        index.insert::<SMALL>(&mut slab, slot, node);
+                        entry.insert(slot);
                     }
                 } else if let Some((&key, &slot)) =
                     model.range(crate::slab::key(random(sizes * 37), random(1 << 20))..).next()

@@ -144,10 +144,9 @@ impl<R: Rules> Caching<R> {
         number
     }
 
-    /// `emptyCache` of one pool.
+    /// `emptyCache` of one pool. Nothing happens to a pool that is in use, or gone.
     pub(crate) fn empty_pool(&mut self, dev: &mut dyn Device, id: PoolId) -> Result<(), ControlError> {
-        let pool = self.pools.known(id)?;
-        if pool.users > 0 {
+        if !self.pools.freeable().contains(&id) {
             return Ok(());
         }
         if !self.pools.captures.is_empty() {

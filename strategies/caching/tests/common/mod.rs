@@ -114,6 +114,7 @@ pub struct Runner {
 
 fn shown(addr: u64) -> String {
     match addr {
+        Block::EMPTY_PTR => "0".to_owned(),
         MALLOC_BASE.. => format!("M+{}", addr - MALLOC_BASE),
         RESERVE_BASE.. => format!("E+{}", addr - RESERVE_BASE),
         _ => addr.to_string(),
