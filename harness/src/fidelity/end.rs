@@ -1,0 +1,80 @@
+//! The end of a replay: the segments and the statistics that were recorded there.
+
+use super::plan::Plan;
+use super::replay::Replay;
+use allocator_core::{Span, SpanState, Strategy};
+use std::collections::BTreeMap;
+use workload_gen::import::Sidecar;
+use workload_gen::snapshot::BlockState;
+
+/// The one statistic that is not compared: a flush that finds nothing leaves no entry, but it is counted.
+const NOT_COMPARED: &str = "num_sync_all_streams";
+
+/// Compares; returns how many statistics agreed, or what differs.
+pub(super) fn compare<S: Strategy + Clone>(
+    plan: &Plan,
+    replay: &Replay<'_, S>,
+    sidecar: Option<&Sidecar>,
+) -> Result<usize, String> {
+    segments(plan, &replay.strategy)?;
+    match sidecar {
+        Some(sidecar) => statistics(&replay.strategy, &sidecar.stats),
+        None => Ok(0),
+    }
+}
+
+/// A block as both sides describe it: address, bytes, state.
+type Piece = (u64, u64, &'static str);
+
+fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), String> {
+    let mut recorded: Vec<Piece> = Vec::new();
+    for block in plan.segments.iter().flat_map(|segment| &segment.blocks) {
+        let state = match block.state {
+            BlockState::Allocated => "allocated",
+            BlockState::PendingFree => "pending",
+            BlockState::Inactive => "free",
+        };
+        recorded.push((block.address, block.size, state));
+    }
+    if recorded.is_empty() && !plan.segments.is_empty() {
+        // Very old files list segments without their blocks.
+        return Ok(());
+    }
+    recorded.sort_unstable();
+    let mut replayed: Vec<Piece> = Vec::new();
+    strategy.inspect(&mut |span: Span| {
+        let state = match span.state {
+            SpanState::Live => "allocated",
+            SpanState::Pending => "pending",
+            SpanState::Cached => "free",
+            SpanState::Unmapped => return,
+        };
+        replayed.push((span.ptr, span.size, state));
+    });
+    replayed.sort_unstable();
+    let show = |piece: Option<&Piece>| match piece {
+        Some((addr, bytes, state)) => format!("{bytes} {state} bytes at {addr:#x}"),
+        None => "nothing more".to_owned(),
+    };
+    match (0..recorded.len().max(replayed.len())).find(|&i| recorded.get(i) != replayed.get(i)) {
+        None => Ok(()),
+        Some(i) => Err(format!("at the end: recorded {}; replayed {}", show(recorded.get(i)), show(replayed.get(i)))),
+    }
+}
+
+fn statistics<S: Strategy>(strategy: &S, recorded: &BTreeMap<String, i64>) -> Result<usize, String> {
+    let mut replayed = BTreeMap::new();
+    strategy.counters(&mut |key, value| {
+        replayed.insert(key.to_owned(), value);
+    });
+    let mut compared = 0;
+    for (key, want) in recorded.iter().filter(|(key, _)| *key != NOT_COMPARED) {
+        match replayed.get(key) {
+            Some(have) if have == want => compared += 1,
+            Some(have) => return Err(format!("at the end: {key} is {want} in the recording, {have} in the replay")),
+            // A statistic of another release.
+            None => {}
+        }
+    }
+    Ok(compared)
+}
