@@ -123,8 +123,9 @@ impl VirtualRange {
         dev.unreserve(self.base, self.size).map_err(|error| (self, error))
     }
 
-    /// Releases from the end of the list, which is in falling order of pages.
-    fn release_unmapped(&mut self, dev: &mut dyn Device) {
+    /// Offers memory that the device failed to take back to it again. Mapping and unmapping do so too; this is for
+    /// owners that have nothing to map or unmap. From the end of the list, which is in falling order of pages.
+    pub fn release_unmapped(&mut self, dev: &mut dyn Device) {
         let mut refused = Vec::new();
         while let Some(handle) = self.unreleased.pop() {
             if dev.release(handle).is_err() {

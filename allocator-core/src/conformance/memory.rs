@@ -11,7 +11,7 @@
 //! extents      [live][freed]     [ live      ]          who has it, or which work may still use it
 //! ```
 
-use super::op::name;
+use super::op::{Lane, name};
 use super::order::{Clock, Order};
 use super::{Broken, Rule};
 use crate::device::Handle;
@@ -138,6 +138,7 @@ impl Memory {
     }
 
     pub(super) fn unmapped(&mut self, va: u64, size: u64, order: &Order) -> Result<(), Broken> {
+        let mut verdict = Ok(());
         while let Some((&at, &piece)) = self.mapped.range(va..va + size).next() {
             self.mapped.remove(&at);
             if let Some(handle) = piece.handle {
@@ -146,9 +147,9 @@ impl Memory {
                 }
                 self.forget_if_unused(handle);
             }
-            self.vacate(at, &piece, order)?;
+            verdict = verdict.and(self.vacate(at, &piece, order));
         }
-        Ok(())
+        verdict
     }
 
     fn new_physical(&mut self, size: u64) -> u64 {
@@ -176,15 +177,14 @@ impl Memory {
             match extent.state {
                 State::Live => {
                     let text = format!("the memory of {who} was given back to the device while {who} is live");
-                    verdict = Err(Broken::new(Rule::NoOverlap, text));
+                    verdict = verdict.and(Err(Broken::new(Rule::NoOverlap, text)));
                 }
                 State::Freed(points) => {
-                    if let Some(stream) = order.may_still_run(&points) {
+                    if let Some(user) = order.may_still_run(&points).map(Lane) {
                         let text = format!(
-                            "the memory of {who} was unmapped while stream {stream} may still use it: nothing waited \
-                             for that stream"
+                            "the memory of {who} was unmapped while {user} may still use it: nothing waited for {user}"
                         );
-                        verdict = Err(Broken::new(Rule::StreamOrder, text));
+                        verdict = verdict.and(Err(Broken::new(Rule::StreamOrder, text)));
                     }
                     self.carve(at, extent, piece.physical, piece.physical + piece.size);
                 }
@@ -261,10 +261,11 @@ impl Memory {
                         return Err(Broken::new(Rule::NoOverlap, text));
                     }
                     State::Freed(points) => {
-                        if let Some(user) = order.may_run_beside(&points, stream) {
+                        if let Some(user) = order.may_run_beside(&points, stream).map(Lane) {
                             let text = format!(
-                                "{who} on stream {stream} got memory of {other}, which stream {user} may still use: \
-                                 nothing waited for that stream"
+                                "{who} on {} got memory of {other}, which {user} may still use: nothing waited for \
+                                 {user}",
+                                Lane(stream)
                             );
                             return Err(Broken::new(Rule::StreamOrder, text));
                         }
@@ -298,5 +299,102 @@ impl Memory {
                 extent.state = points.map_or(State::Live, State::Freed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+    const A: StreamId = StreamId(0);
+    const B: StreamId = StreamId(1);
+
+    fn block(id: u32, ptr: u64, size: u64) -> Placed {
+        Placed { id, ptr, size, stream: A, pool: PoolId::DEFAULT }
+    }
+
+    fn rule(verdict: Result<(), Broken>) -> Option<Rule> {
+        verdict.err().map(|broken| broken.rule)
+    }
+
+    /// One handle at two addresses, another behind the first of them.
+    fn aliased() -> Memory {
+        let mut memory = Memory::default();
+        memory.created(Handle(1), PAGE);
+        memory.created(Handle(2), PAGE);
+        memory.mapped(0x1000_0000, &[Handle(1), Handle(2)]);
+        memory.mapped(0x2000_0000, &[Handle(1)]);
+        memory
+    }
+
+    #[test]
+    fn an_overlap_is_seen_through_an_alias() {
+        let order = Order::new();
+        let mut memory = aliased();
+        assert_eq!((memory.held(), memory.reachable()), (2 * PAGE, 2 * PAGE));
+        assert_eq!(rule(memory.place(block(0, 0x1000_0000 + PAGE - 512, 1024), &order)), None, "over both pages");
+        assert_eq!(rule(memory.place(block(1, 0x2000_0000, PAGE - 512), &order)), None);
+        assert_eq!(rule(memory.place(block(2, 0x2000_0000 + PAGE - 512, 512), &order)), Some(Rule::NoOverlap));
+        assert_eq!(rule(memory.place(block(3, 0x2000_0000 + PAGE, 512), &order)), Some(Rule::NoOverlap), "no memory");
+    }
+
+    #[test]
+    fn an_address_may_go_while_an_alias_is_used() {
+        let order = Order::new();
+        let mut memory = aliased();
+        memory.place(block(0, 0x1000_0000, 512), &order).unwrap();
+        assert_eq!(rule(memory.unmapped(0x2000_0000, PAGE, &order)), None);
+        assert_eq!(rule(memory.unmapped(0x1000_0000, 2 * PAGE, &order)), Some(Rule::NoOverlap));
+        memory.released(Handle(1));
+        assert_eq!((memory.held(), memory.reachable()), (PAGE, 0));
+    }
+
+    #[test]
+    fn memory_in_use_may_not_leave_its_address() {
+        let mut order = Order::new();
+        let mut memory = aliased();
+        memory.place(block(0, 0x1000_0000, 512), &order).unwrap();
+        order.work(A);
+        memory.mark(0x1000_0000, 512, Some(order.points(&[A])));
+        assert_eq!(rule(memory.clone().unmapped(0x1000_0000, 2 * PAGE, &order)), Some(Rule::StreamOrder));
+        order.saw_stream(A);
+        assert_eq!(rule(memory.unmapped(0x1000_0000, 2 * PAGE, &order)), None);
+    }
+
+    #[test]
+    fn each_part_of_freed_memory_keeps_its_users() {
+        let mut order = Order::new();
+        let mut memory = Memory::default();
+        memory.malloced(0x1000, 4096);
+        memory.place(block(0, 0x1000, 4096), &order).unwrap();
+        order.work(A);
+        order.work(B);
+        memory.mark(0x1000, 4096, Some(order.points(&[A, B])));
+        let mut in_the_middle = memory.clone();
+        assert_eq!(rule(memory.place(block(1, 0x1400, 512), &order)), Some(Rule::StreamOrder));
+        in_the_middle.mark(0x1000, 4096, Some(order.points(&[A])));
+        assert_eq!(rule(in_the_middle.place(block(1, 0x1400, 512), &order)), None);
+        let on_b = |id, ptr| Placed { stream: B, ..block(id, ptr, 512) };
+        assert_eq!(rule(in_the_middle.place(on_b(2, 0x1200), &order)), Some(Rule::StreamOrder), "below");
+        assert_eq!(rule(in_the_middle.place(on_b(3, 0x1600), &order)), Some(Rule::StreamOrder), "above");
+        assert_eq!(rule(in_the_middle.place(on_b(4, 0x1400), &order)), Some(Rule::NoOverlap));
+        order.saw_all();
+        assert_eq!(rule(in_the_middle.freed(0x1000, &order)), Some(Rule::NoOverlap), "a live block in it");
+    }
+
+    #[test]
+    fn a_piece_belongs_to_the_pool_of_its_first_block() {
+        let order = Order::new();
+        let mut memory = Memory::default();
+        memory.malloced(0x1000, 4096);
+        let other = Placed { pool: PoolId(1), ..block(1, 0x1800, 512) };
+        memory.place(block(0, 0x1000, 512), &order).unwrap();
+        assert_eq!(rule(memory.place(other, &order)), Some(Rule::Pools));
+        memory.mark(0x1000, 512, Some(Clock::default()));
+        assert_eq!(rule(memory.place(other, &order)), Some(Rule::Pools), "freed, not given back");
+        memory.freed(0x1000, &order).unwrap();
+        memory.malloced(0x1000, 4096);
+        assert_eq!(rule(memory.place(other, &order)), None);
     }
 }

@@ -12,7 +12,8 @@
 //! as short as it can be and printed:
 //!
 //! ```text
-//! stream_order is broken: b on stream 0 got memory of a, which stream 1 may still use: nothing waited for that stream
+//! stream_order is broken: b on stream 0 got memory of a, which stream 1 may still use: nothing waited for stream 1
+//! on a device of 1 GiB:
 //!    1  a = allocate 512 bytes on stream 0
 //!    2  use a on stream 1
 //!    3  free a
@@ -57,6 +58,7 @@ pub enum Rule {
     /// it was to keep.
     TrimToEmpty,
     /// Memory reaches another stream, or leaves its address, only after fences that cover each stream that used it.
+    /// A stream that used a block while a pool's context was open is joined when the last context closes.
     StreamOrder,
     /// A block that is not live here is refused and given back; one that is live is not.
     ForeignBlock,
@@ -64,7 +66,8 @@ pub enum Rule {
     Inspect,
     /// Blocks of one pool never share a segment with those of another.
     Pools,
-    /// Want of memory is an error of its kind, after which the strategy works on; a memory limit is kept.
+    /// Want of memory is an error of its kind, after which the strategy works on; a memory limit is kept, up to
+    /// the rounding of the last growth.
     Limit,
     /// Every device call makes sense to the device.
     DeviceCalls,
@@ -204,7 +207,7 @@ macro_rules! conformance {
             stream_order foreign_block inspect pools limit device_calls no_panic random_runs);
 
         #[test]
-        #[ignore = "takes minutes; CONFORMANCE_OPS and CONFORMANCE_SEED choose the run"]
+        #[ignore = "ten million operations; CONFORMANCE_OPS and CONFORMANCE_SEED choose others"]
         fn long_run() {
             $crate::conformance::judge($crate::conformance::long_run($make));
         }

@@ -1,6 +1,7 @@
 //! The operations that test runs are made of, and how they are written down.
 
 use crate::device::CallKind;
+use crate::request::StreamId;
 use std::fmt;
 
 /// One step of a run. Steps about a block that is not live (its allocation failed, or was left out by the shrinker)
@@ -35,6 +36,38 @@ pub(super) enum Op {
     PoolRelease { pool: u32 },
 }
 
+impl Op {
+    /// The same about the block that `new` says.
+    pub(super) fn with_block(self, mut new: impl FnMut(u32) -> u32) -> Op {
+        match self {
+            Op::Allocate { id, size, stream, pool } => Op::Allocate { id: new(id), size, stream, pool },
+            Op::Use { id, stream } => Op::Use { id: new(id), stream },
+            Op::Free { id, ticket } => Op::Free { id: new(id), ticket },
+            Op::FreeAgain { id } => Op::FreeAgain { id: new(id) },
+            other => other,
+        }
+    }
+
+    /// The same on the stream that `new` says.
+    pub(super) fn with_stream(self, mut new: impl FnMut(u32) -> u32) -> Op {
+        match self {
+            Op::Allocate { id, size, stream, pool } => Op::Allocate { id, size, stream: new(stream), pool },
+            Op::Use { id, stream } => Op::Use { id, stream: new(stream) },
+            Op::Work { stream, us } => Op::Work { stream: new(stream), us },
+            other => other,
+        }
+    }
+
+    /// The same with the ticket that `new` says.
+    pub(super) fn with_ticket(self, mut new: impl FnMut(u32) -> u32) -> Op {
+        match self {
+            Op::Free { id, ticket } => Op::Free { id, ticket: ticket.map(new) },
+            Op::Complete { ticket } => Op::Complete { ticket: new(ticket) },
+            other => other,
+        }
+    }
+}
+
 /// Writes a block's number as a name: `a` to `z`, then `b26` and so on.
 #[derive(Clone, Copy)]
 pub(super) struct Name(u32);
@@ -47,8 +80,22 @@ pub(super) const fn name(id: u32) -> Name {
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
+            u32::MAX => f.write_str("the last block"),
             id @ 0..26 => write!(f, "{}", (b'a' + id as u8) as char),
             id => write!(f, "b{id}"),
+        }
+    }
+}
+
+/// Writes a stream or ticket with the word for it.
+#[derive(Clone, Copy)]
+pub(super) struct Lane(pub StreamId);
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_ticket() {
+            Some(ticket) => write!(f, "ticket {ticket}"),
+            None => write!(f, "stream {}", self.0),
         }
     }
 }
@@ -61,6 +108,7 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => f.write_str("0 bytes"),
+            n if n.is_multiple_of(1 << 30) => write!(f, "{} GiB", n >> 30),
             n if n.is_multiple_of(1 << 20) => write!(f, "{} MiB", n >> 20),
             n if n.is_multiple_of(1 << 10) => write!(f, "{} KiB", n >> 10),
             n => write!(f, "{n} bytes"),
@@ -102,7 +150,7 @@ fn because(broken: bool) -> &'static str {
 pub(super) fn listing(ops: &[Op]) -> String {
     const SHOWN: usize = 100;
     let hidden = ops.len().saturating_sub(SHOWN);
-    let first = if hidden > 0 { format!("   …  {hidden} operations before these\n") } else { String::new() };
-    let lines = ops.iter().enumerate().skip(hidden).map(|(at, op)| format!("{:>4}  {op}\n", at + 1));
+    let first = if hidden > 0 { format!("\n   …  {hidden} operations before these") } else { String::new() };
+    let lines = ops.iter().enumerate().skip(hidden).map(|(at, op)| format!("\n{:>4}  {op}", at + 1));
     std::iter::once(first).chain(lines).collect()
 }

@@ -85,6 +85,7 @@ pub(super) struct Generator {
     open_tickets: u32,
     pool: u32,
     pool_stage: PoolStage,
+    is_limited: bool,
 }
 
 impl Generator {
@@ -102,6 +103,7 @@ impl Generator {
             open_tickets: 0,
             pool: 1,
             pool_stage: PoolStage::None,
+            is_limited: false,
         }
     }
 
@@ -181,6 +183,12 @@ impl Generator {
         Op::Fail { kind, nth: 1 + self.random.below(4) as u32, broken }
     }
 
+    fn change_limit(&mut self) -> Op {
+        self.is_limited = !self.is_limited;
+        let capacity = self.options.capacity;
+        Op::Limit { bytes: self.is_limited.then(|| self.random.below(capacity)) }
+    }
+
     fn pool_step(&mut self) -> Op {
         let pool = self.pool;
         match self.pool_stage {
@@ -223,6 +231,7 @@ impl Iterator for Generator {
             80..84 => self.free_with_ticket(),
             84..87 => self.complete(),
             87..92 => Op::Host { us: self.random.below(400) as u32 },
+            92 if self.random.one_in(8) => self.change_limit(),
             92..96 => Op::Work { stream: self.stream(), us: self.random.below(400) as u32 },
             96 => {
                 let keep = if self.random.one_in(2) { 0 } else { self.random.below(self.options.capacity) };
@@ -251,7 +260,7 @@ mod tests {
     fn runs_contain_every_kind_of_operation() {
         let ops: Vec<Op> = Generator::new(1, Options::default()).take(5000).collect();
         let kinds = ops.iter().map(std::mem::discriminant).collect::<std::collections::HashSet<_>>();
-        assert_eq!(kinds.len(), 12, "all but the limit");
+        assert_eq!(kinds.len(), 13);
         let allocations = ops.iter().filter(|op| matches!(op, Op::Allocate { .. })).count();
         let frees = ops.iter().filter(|op| matches!(op, Op::Free { .. })).count();
         assert!((1..200).contains(&(allocations - frees)), "{allocations} allocations, {frees} frees");

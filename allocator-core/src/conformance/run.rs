@@ -61,7 +61,7 @@ pub(super) fn run<S: Strategy>(
     verdict.map_err(|broken| (done.get(), broken))
 }
 
-/// Judges one rule (all rules for `None`) on one run. A panic is never passed over.
+/// Judges one rule (all rules for `None`) on one run.
 pub(super) fn check<S: Strategy>(
     make: &impl Fn(&DeviceInfo) -> S,
     setup: Setup,
@@ -69,30 +69,9 @@ pub(super) fn check<S: Strategy>(
     only: Option<Rule>,
 ) -> Result<(), Violation> {
     match run(make, setup, ops.iter().copied()) {
-        Err((after, broken)) => report(make, setup, ops[..after].to_vec(), broken, only),
+        Err((after, broken)) => judge(make, setup, ops[..after].to_vec(), broken, only),
         Ok(()) => Ok(()),
     }
-}
-
-/// Makes a failure readable, if it is one of the rule that is looked at.
-fn report<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
-    setup: Setup,
-    ops: Vec<Op>,
-    broken: Broken,
-    only: Option<Rule>,
-) -> Result<(), Violation> {
-    if only.is_some_and(|rule| rule != broken.rule) && broken.rule != Rule::NoPanic {
-        return Ok(());
-    }
-    let failing = shrink::shrink(Failing { ops, broken }, |ops| quietly(|| run(make, setup, ops.iter().copied()).err()));
-    let plan = match setup.plan {
-        Some((kind, nth, error)) => format!(", call {nth} of {kind} fails: {error}"),
-        None => String::new(),
-    };
-    let Broken { rule, text } = failing.broken;
-    let text = format!("{text}\n(device of {}{plan})\n{}", op::Bytes(setup.capacity), op::listing(&failing.ops));
-    Err(Violation { rule, text })
 }
 
 /// A random run, judged like [`check`].
@@ -103,17 +82,52 @@ pub(super) fn random<S: Strategy>(
     options: &Options,
     only: Option<Rule>,
 ) -> Result<(), Violation> {
-    let setup = Setup { inspect_every: options.inspect_every, ..Setup::new(options.capacity) };
+    let setup = Setup { capacity: options.capacity, inspect_every: options.inspect_every };
     let pools = options.pools && Session::new(make, setup).has_pools();
     let run_of = |ops| Generator::new(seed, Options { pools, ..*options }).take(ops);
-    let ops = usize::try_from(ops).unwrap_or(usize::MAX);
-    match run(make, setup, run_of(ops)) {
+    match run(make, setup, run_of(usize::try_from(ops).unwrap_or(usize::MAX))) {
+        Err((after, broken)) => judge(make, setup, run_of(after).collect(), broken, only).map_err(|mut violation| {
+            violation.text +=
+                &format!("\n(out of {after} operations of a random run with seed {seed} and {options:?})");
+            violation
+        }),
         Ok(()) => Ok(()),
-        Err((after, broken)) => {
-            report(make, setup, run_of(after).collect(), broken, only).map_err(|Violation { rule, text }| Violation {
-                rule,
-                text: format!("{text}(from random_run with seed {seed}, {ops} operations and {options:?})"),
-            })
-        }
     }
+}
+
+/// Makes a failure short and decides whose it is: any rule that breaks only because a device call failed is
+/// [`Rule::ErrorRecovery`]'s. A panic is never passed over.
+fn judge<S: Strategy>(
+    make: &impl Fn(&DeviceInfo) -> S,
+    setup: Setup,
+    ops: Vec<Op>,
+    broken: Broken,
+    only: Option<Rule>,
+) -> Result<(), Violation> {
+    let is_looked_at = |rule| only.is_none_or(|only| only == rule) || rule == Rule::NoPanic;
+    let may_be_of_recovery = only == Some(Rule::ErrorRecovery) && has_fault(&ops);
+    if !may_be_of_recovery && !is_looked_at(broken.rule) {
+        return Ok(());
+    }
+    // Looked at after each operation, spans that are wrong are so earlier.
+    let inspect_every = if broken.rule == Rule::Inspect { 1 } else { setup.inspect_every };
+    let setup = Setup { inspect_every, ..setup };
+    let rerun = |ops: &[Op]| quietly(|| run(make, setup, ops.iter().copied()).err());
+    let mut failing = shrink::shrink(Failing { ops, broken }, rerun);
+    if has_fault(&failing.ops) && !matches!(failing.broken.rule, Rule::ErrorRecovery | Rule::NoPanic) {
+        let Broken { rule, text } = failing.broken;
+        failing.broken = Broken::new(Rule::ErrorRecovery, format!("after a failed device call, {rule} is: {text}"));
+    }
+    if is_looked_at(failing.broken.rule) { Err(describe(setup, failing)) } else { Ok(()) }
+}
+
+fn has_fault(ops: &[Op]) -> bool {
+    ops.iter().any(|op| matches!(op, Op::Fail { .. }))
+}
+
+/// What a failing run is told as.
+pub(super) fn describe(setup: Setup, failing: Failing) -> Violation {
+    let Broken { rule, text } = failing.broken;
+    let listing = if failing.ops.is_empty() { "\n(by what ends every run)".into() } else { op::listing(&failing.ops) };
+    Violation { rule, text: format!("{text}\non a device of {}:{listing}", op::Bytes(setup.capacity)) }
 }

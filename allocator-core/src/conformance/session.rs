@@ -5,7 +5,7 @@ use super::op::{Bytes, Op, name};
 use super::order::Clock;
 use super::witness::Witness;
 use super::{Broken, Rule};
-use crate::device::{CallKind, Device};
+use crate::device::Device;
 use crate::error::{AllocError, ControlError, DeviceError, FreeError, FreeFailure};
 use crate::faults::FaultDevice;
 use crate::request::{Block, PoolId, Request, StreamId};
@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long each use of a block keeps its stream busy.
 const WORK_NS: u64 = 50_000;
+/// By how much the last growth may pass a limit. PyTorch's expandable segments compare the limit with what is asked
+/// for, and map whole pages of 20 MiB.
+const ROUNDING: u64 = 20 << 20;
 /// How many freed blocks [`Op::FreeAgain`] may go back.
 const REMEMBERED: usize = 64;
 
@@ -23,15 +26,13 @@ const REMEMBERED: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub capacity: u64,
-    /// The n-th call of a kind fails.
-    pub plan: Option<(CallKind, u64, DeviceError)>,
     /// Spans are checked after every so many operations, and at the end; 0 is never.
     pub inspect_every: u64,
 }
 
 impl Setup {
     pub(super) const fn new(capacity: u64) -> Setup {
-        Setup { capacity, plan: None, inspect_every: 0 }
+        Setup { capacity, inspect_every: 0 }
     }
 }
 
@@ -59,6 +60,8 @@ struct Live {
     placed: Placed,
     /// Every stream that uses it, its own first.
     users: Vec<StreamId>,
+    /// Streams that used it while a pool's context was open.
+    captured: Vec<StreamId>,
 }
 
 /// See the module.
@@ -69,6 +72,8 @@ pub(super) struct Session<S> {
     freed: VecDeque<(u32, Key)>,
     /// Pools with a user, and whether their context is open.
     pools: BTreeMap<u32, bool>,
+    /// Uses of blocks by further streams since a context was opened.
+    captured: Vec<(u32, StreamId)>,
     limit: Option<u64>,
     setup: Setup,
     steps: u64,
@@ -83,16 +88,14 @@ fn broken(rule: Rule, text: impl Into<String>) -> Verdict {
 impl<S: Strategy> Session<S> {
     pub(super) fn new(make: &impl Fn(&DeviceInfo) -> S, setup: Setup) -> Session<S> {
         let device = FaultDevice::new(SimDevice::new(setup.capacity));
-        let mut device = Witness::new(device);
-        if let Some((kind, nth, error)) = setup.plan {
-            device.plan(kind, nth, error);
-        }
+        let device = Witness::new(device);
         Session {
             strategy: make(&device.info()),
             device,
             live: BTreeMap::new(),
             freed: VecDeque::new(),
             pools: BTreeMap::new(),
+            captured: Vec::new(),
             limit: None,
             setup,
             steps: 0,
@@ -118,7 +121,7 @@ impl<S: Strategy> Session<S> {
         self.device.verdict()?;
         verdict?;
         let holds = self.device.memory.held();
-        if let Some(limit) = self.limit.filter(|&limit| holds > limit && holds > held) {
+        if let Some(limit) = self.limit.filter(|&limit| holds >= limit.saturating_add(ROUNDING) && holds > held) {
             let text = format!("{} are held under a limit of {}", Bytes(holds), Bytes(limit));
             return broken(Rule::Limit, text);
         }
@@ -166,6 +169,7 @@ impl<S: Strategy> Session<S> {
                 if self.pools.get(&pool) == Some(&true) {
                     self.pool_call(Control::PoolEnd(PoolId(pool)))?;
                     self.pools.insert(pool, false);
+                    self.join_captured();
                 }
             }
             Op::PoolRelease { pool } => {
@@ -196,7 +200,7 @@ impl<S: Strategy> Session<S> {
             self.device.memory.place(placed, &self.device.order)?;
         }
         self.device.work(stream, WORK_NS);
-        self.live.insert(id, Live { block, placed, users: vec![stream] });
+        self.live.insert(id, Live { block, placed, users: vec![stream], captured: Vec::new() });
         Ok(())
     }
 
@@ -226,8 +230,12 @@ impl<S: Strategy> Session<S> {
         let Some(live) = self.live.get_mut(&id) else { return Ok(()) };
         match self.strategy.record_stream(&mut self.device, &live.block, stream) {
             Ok(()) => {
-                if !live.users.contains(&stream) {
+                if !live.users.contains(&stream) && !live.captured.contains(&stream) {
                     live.users.push(stream);
+                }
+                if stream != live.placed.stream && self.pools.values().any(|open| *open) {
+                    live.captured.push(stream);
+                    self.captured.push((id, stream));
                 }
                 self.device.work(stream, WORK_NS);
                 Ok(())
@@ -242,8 +250,24 @@ impl<S: Strategy> Session<S> {
         }
     }
 
+    /// The end of the last open context joins the streams that were recorded in it: a context stands for a graph
+    /// capture, which records work instead of doing it and ends only when every stream is joined. So blocks need not
+    /// wait for those uses. PyTorch does not wait for such a stream again even if it uses the block after the end;
+    /// that is allowed too.
+    fn join_captured(&mut self) {
+        if self.pools.values().any(|open| *open) {
+            return;
+        }
+        for (id, stream) in std::mem::take(&mut self.captured) {
+            self.device.order.saw_stream(stream);
+            if let Some(live) = self.live.get_mut(&id) {
+                live.users.retain(|user| *user != stream);
+            }
+        }
+    }
+
     fn free(&mut self, id: u32) -> Verdict {
-        let Some(Live { block, placed, users }) = self.live.remove(&id) else { return Ok(()) };
+        let Some(Live { block, placed, users, captured }) = self.live.remove(&id) else { return Ok(()) };
         let key = Key::of(&block);
         self.mark(&placed, Some(self.device.order.points(&users)));
         let Err(FreeError { block, reason }) = self.strategy.free(&mut self.device, block) else {
@@ -261,7 +285,7 @@ impl<S: Strategy> Session<S> {
             FreeFailure::NotLive => broken(Rule::ForeignBlock, format!("free refused {who}, which is live")),
             FreeFailure::Device(_) if self.device.refused() => {
                 self.mark(&placed, None);
-                self.live.insert(id, Live { block, placed, users });
+                self.live.insert(id, Live { block, placed, users, captured });
                 Ok(())
             }
             FreeFailure::Device(error) => {
@@ -321,7 +345,8 @@ impl<S: Strategy> Session<S> {
         let answer = self.strategy.trim(&mut self.device, keep);
         let released = before.saturating_sub(self.device.memory.held());
         match answer {
-            Ok(said) if said != released => {
+            // After a failed call, memory may come back late.
+            Ok(said) if said != released && !self.device.had_failure() => {
                 let text = format!("trim says it released {}, the device got {}", Bytes(said), Bytes(released));
                 broken(Rule::TrimToEmpty, text)
             }
@@ -371,7 +396,6 @@ impl<S: Strategy> Session<S> {
     /// Ends everything: contexts, limits, planned failures, blocks, pools. Then the device must be empty after a
     /// `trim(0)`, and the strategy must work as on the first day.
     pub(super) fn finish(&mut self) -> Verdict {
-        let had_failure = self.device.had_failure();
         self.device.forget_plan();
         let open: Vec<u32> = self.pools.iter().filter(|&(_, open)| *open).map(|(&pool, _)| pool).collect();
         let pools: Vec<u32> = self.pools.keys().copied().collect();
@@ -386,22 +410,21 @@ impl<S: Strategy> Session<S> {
         if self.setup.inspect_every > 0 {
             self.check_spans()?;
         }
-        self.expect_empty(if had_failure { Rule::ErrorRecovery } else { Rule::TrimToEmpty })?;
+        self.expect_empty()?;
         self.step(Op::Allocate { id: u32::MAX, size: 1 << 20, stream: 0, pool: 0 })?;
         if self.live.is_empty() {
-            let rule = if had_failure { Rule::ErrorRecovery } else { Rule::Limit };
-            return broken(rule, "with everything freed and trimmed, a request for 1 MiB was refused");
+            return broken(Rule::Limit, "with everything freed and trimmed, a request for 1 MiB was refused");
         }
         self.step(Op::Free { id: u32::MAX, ticket: None })?;
-        self.expect_empty(Rule::TrimToEmpty)
+        self.expect_empty()
     }
 
-    /// With nothing live, `trim(0)` must leave the device empty, or `rule` is broken.
-    fn expect_empty(&mut self, rule: Rule) -> Verdict {
+    /// With nothing live, `trim(0)` must leave the device empty.
+    fn expect_empty(&mut self) -> Verdict {
         self.step(Op::Trim { keep: 0 })?;
         match self.device.memory.held() {
             0 => Ok(()),
-            held => broken(rule, format!("with nothing live, {held} bytes are still held after trim(0)")),
+            held => broken(Rule::TrimToEmpty, format!("with nothing live, {held} bytes are still held after trim(0)")),
         }
     }
 
@@ -413,10 +436,10 @@ impl<S: Strategy> Session<S> {
         super::spans::check(&spans, &blocks, &self.device.memory)
     }
 
-    /// What happened in the last step, for comparing two runs: device calls with answers, and the live blocks'
-    /// number and last address.
-    pub(super) fn trail(&self) -> (&[String], Option<(u32, u64)>) {
-        (self.device.log(), self.live.iter().next_back().map(|(&id, live)| (id, live.block.ptr())))
+    /// What happened in the last step, for comparing two runs: device calls with answers, and the newest block's
+    /// address.
+    pub(super) fn trail(&self) -> (&[String], Option<u64>) {
+        (self.device.log(), self.live.values().next_back().map(|live| live.block.ptr()))
     }
 
     /// The strategy and its device, for calls that no operation stands for.

@@ -79,40 +79,40 @@ impl<F: Fn(&[Op]) -> Option<(usize, Broken)>> Shrinker<F> {
         let mut progress = false;
         let mut at = 0;
         while at < self.best.ops.len() && self.can_afford_one() {
-            for simpler in simpler(self.best.ops[at]) {
+            let found = simpler(self.best.ops[at]).into_iter().any(|simpler| {
                 let mut ops = self.best.ops.clone();
                 ops[at] = simpler;
-                if self.accept(ops) {
-                    progress = true;
-                    break;
-                }
-            }
-            at += 1;
+                self.accept(ops)
+            });
+            progress |= found;
+            // The same one again, until there is no simpler form of it.
+            at += usize::from(!found);
         }
         progress
     }
 
-    /// Numbers the blocks in the order of their allocation, which is a to z in most cases.
+    /// Numbers blocks, streams and tickets in the order in which they appear, so that blocks are a to z in most cases.
     fn rename(&mut self) {
-        let mut names = BTreeMap::new();
-        for op in &self.best.ops {
-            if let Op::Allocate { id, .. } = *op {
-                let next = names.len() as u32;
-                names.entry(id).or_insert(next);
-            }
-        }
-        let new = |id: u32| names.get(&id).copied().unwrap_or(id);
-        let renamed = self.best.ops.iter().map(|&op| match op {
-            Op::Allocate { id, size, stream, pool } => Op::Allocate { id: new(id), size, stream, pool },
-            Op::Use { id, stream } => Op::Use { id: new(id), stream },
-            Op::Free { id, ticket } => Op::Free { id: new(id), ticket },
-            Op::FreeAgain { id } => Op::FreeAgain { id: new(id) },
-            other => other,
-        });
-        let renamed = renamed.collect();
-        // Once more, so that the text about the failure has the new names.
         self.budget = u64::MAX;
-        self.accept(renamed);
+        let (mut blocks, mut streams, mut tickets) = (Names::default(), Names::default(), Names::default());
+        let blocks_renamed: Vec<Op> = self.best.ops.iter().map(|&op| op.with_block(|id| blocks.new_for(id))).collect();
+        let lanes = |op: Op| op.with_stream(|id| streams.new_for(id)).with_ticket(|id| tickets.new_for(id));
+        let all_renamed = blocks_renamed.iter().copied().map(lanes).collect();
+        // Run once more, so that the text about the failure has the new names. Streams may not be all alike.
+        if !self.accept(all_renamed) {
+            self.accept(blocks_renamed);
+        }
+    }
+}
+
+/// Small numbers in the place of large ones.
+#[derive(Default)]
+struct Names(BTreeMap<u32, u32>);
+
+impl Names {
+    fn new_for(&mut self, old: u32) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(old).or_insert(next)
     }
 }
 
@@ -122,8 +122,8 @@ fn simpler(op: Op) -> Vec<Op> {
     match op {
         Op::Allocate { id, size, stream, pool } => {
             let sizes = SIZES.into_iter().filter(|&simple| simple < size);
-            let rounded =
-                [size.next_multiple_of(512), size / 2].into_iter().filter(|&other| other != size && other > 0);
+            let rounded = [size.checked_next_multiple_of(512), (size > 1024).then_some(size / 2)].into_iter().flatten();
+            let rounded = rounded.filter(|&other| other != size);
             let on_default = (stream != 0).then_some(Op::Allocate { id, size, stream: 0, pool });
             let in_default = (pool != 0).then_some(Op::Allocate { id, size, stream, pool: 0 });
             let resized = sizes.chain(rounded).map(|size| Op::Allocate { id, size, stream, pool });
@@ -133,6 +133,10 @@ fn simpler(op: Op) -> Vec<Op> {
         Op::Free { id, ticket: Some(ticket) } => {
             let first = (ticket > 0).then_some(Op::Free { id, ticket: Some(0) });
             [Op::Free { id, ticket: None }].into_iter().chain(first).collect()
+        }
+        Op::Limit { bytes: Some(bytes) } => {
+            let limits = SIZES.into_iter().filter(|&simple| simple < bytes);
+            limits.map(|bytes| Op::Limit { bytes: Some(bytes) }).collect()
         }
         Op::Trim { keep } if keep > 0 => vec![Op::Trim { keep: 0 }],
         Op::Fail { kind, nth, broken } if nth > 1 => vec![Op::Fail { kind, nth: 1, broken }],

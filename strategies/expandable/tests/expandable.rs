@@ -1,0 +1,26 @@
+//! What the preset is for: growing requests do not strand what came before them.
+
+use allocator_core::{Configure, Device, Machine, Request, SimDevice, Strategy, StreamId};
+use strategy_caching::{Caching, Params as CachingParams};
+use strategy_expandable::{Expandable, Params};
+
+const MIB: u64 = 1 << 20;
+
+/// Reserved bytes after requests that grow by 2 MiB a time, each freed before the next.
+fn ramp(strategy: &mut dyn Strategy, dev: &mut SimDevice) -> u64 {
+    for mib in (20..120).step_by(2) {
+        let block = strategy.allocate(dev, Request::new(mib * MIB, StreamId::DEFAULT)).unwrap();
+        strategy.free(dev, block).unwrap();
+    }
+    dev.usage().reserved
+}
+
+#[test]
+fn a_ramp_of_sizes_stays_flat() {
+    let mut dev = SimDevice::new(80 << 30);
+    let mut expandable = Expandable::new(Params::default(), &dev.info()).unwrap();
+    assert_eq!(ramp(&mut expandable, &mut dev), 120 * MIB);
+    let mut dev = SimDevice::new(80 << 30);
+    let mut caching = Caching::new(CachingParams::default(), &dev.info()).unwrap();
+    assert_eq!(ramp(&mut caching, &mut dev), (20..120).step_by(2).sum::<u64>() * MIB);
+}
