@@ -1,1 +1,25 @@
-//! placeholder
+//! Replays allocation traces on strategies and makes figures of it.
+//!
+//! A run takes a [workload](load) and a [strategy](registry), [replays](replay) one on the other, once to
+//! [audit](mod@audit) what memory it took and whether every address was right, and some more times to see how
+//! [long](timing) the strategy's own code takes, and [records](record) the result.
+
+pub mod audit;
+pub mod exit;
+pub mod fidelity;
+pub mod filter;
+pub mod hash;
+pub mod load;
+pub mod machine;
+pub mod null;
+pub mod output;
+pub mod progress;
+pub mod record;
+pub mod registry;
+pub mod replay;
+pub mod run;
+pub mod shadow;
+pub mod size;
+pub mod table;
+pub mod timing;
+pub mod watch;

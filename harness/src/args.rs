@@ -1,0 +1,245 @@
+//! The command line as plain data. What it means is decided in `commands`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use harness::registry::Setting;
+use harness::run::{LimitChoice, Pass};
+use harness::size;
+use regex_lite::Regex;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 internal error, 2 usage, 3 nothing selected, 4 a check failed, 5 no device,
+6 unreadable input, 7 unwritable output. Running out of memory is a strategy's result, no failure.";
+
+/// Replays allocation traces on GPU memory allocator strategies and compares them.
+///
+/// No GPU is needed: strategies run on a simulated device, with the sizes, streams and order of real recordings.
+#[derive(Parser, Debug)]
+#[command(version, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Show the strategies with all their parameters, the workloads and the devices
+    List(ListArgs),
+    /// Replay workloads on strategies and compare memory and time
+    #[command(after_help = RUN_HELP)]
+    Run(Box<RunArgs>),
+    /// Compare every decision that PyTorch recorded with what the caching strategy does
+    #[command(after_help = FIDELITY_HELP)]
+    Fidelity(FidelityArgs),
+    /// Import, print, summarise and check traces
+    #[command(subcommand)]
+    Trace(TraceCommand),
+}
+
+/// `harness list`
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  harness run                                  the embedded recordings on every strategy
+  harness run -s '^caching$' -w llama -p max_split_size_mb=128
+  harness run -p conf=expandable_segments:True,max_split_size_mb:128
+  harness run --trace snapshot.pickle          your own torch.cuda.memory._dump_snapshot()
+  harness run --capacity 24GiB --csv - | head  rows for other programs
+  harness run --pass time --repeats 20 -o runs/quiet-machine
+
+Sizes are bytes, or numbers with a unit; all units are binary (24G = 24GiB).
+Results go to a new folder; docs/RESULTS.md describes every column.";
+
+/// `harness run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Only strategies whose name matches (repeatable)
+    #[arg(short = 's', long = "strategy", value_name = "REGEX", help_heading = "What to run")]
+    pub strategies: Vec<Regex>,
+    /// No strategy whose name matches (repeatable)
+    #[arg(short = 'S', long = "not-strategy", value_name = "REGEX", help_heading = "What to run")]
+    pub not_strategies: Vec<Regex>,
+    /// Only workloads whose name matches (repeatable)
+    #[arg(short = 'w', long = "workload", value_name = "REGEX", help_heading = "What to run")]
+    pub workloads: Vec<Regex>,
+    /// No workload whose name matches (repeatable)
+    #[arg(short = 'W', long = "not-workload", value_name = "REGEX", help_heading = "What to run")]
+    pub not_workloads: Vec<Regex>,
+    /// Replay this trace or PyTorch snapshot (plain, gzip or zstd) instead of the embedded recordings (repeatable)
+    #[arg(long = "trace", value_name = "FILE", help_heading = "What to run")]
+    pub traces: Vec<PathBuf>,
+    /// Set a parameter of the strategies that have it; see `harness list` (repeatable)
+    #[arg(short = 'p', long = "param", value_name = "KEY=VALUE", value_parser = setting, help_heading = "How to run")]
+    pub params: Vec<Setting>,
+    /// What to find out [default: all; audit if the rows only go to --csv]
+    #[arg(long, value_enum, help_heading = "How to run")]
+    pub pass: Option<PassArg>,
+    /// How often each time pass is repeated
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "How to run")]
+    pub repeats: u32,
+    /// Bytes of the simulated device [default: those of the recording's device, else 80GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "How to run")]
+    pub capacity: Option<u64>,
+    /// Bytes that a strategy may hold, or 'none' [default: the limit that the recording ran under, if any]
+    #[arg(long, value_name = "SIZE", value_parser = limit, help_heading = "How to run")]
+    pub limit: Option<LimitChoice>,
+    /// How many audits run at once; times are always taken one by one [default: one for each CPU]
+    #[arg(long, value_name = "N", help_heading = "How to run")]
+    pub jobs: Option<NonZeroUsize>,
+    /// The folder for the results; it must be new or empty [default: the next free runs/run-NNN]
+    #[arg(short = 'o', long = "out", value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
+    /// Write the rows of run.csv to standard output instead of a table, and no folder unless -o is given; with
+    /// --pass time those of times.csv
+    #[arg(long, value_name = "-", value_parser = stdout_only, help_heading = "Output")]
+    pub csv: Option<String>,
+}
+
+/// `--pass`
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum PassArg {
+    /// Exact memory figures, and a check of every address
+    Audit,
+    /// The time that the strategies' own code takes
+    Time,
+    /// Both
+    All,
+}
+
+impl From<PassArg> for Pass {
+    fn from(pass: PassArg) -> Pass {
+        match pass {
+            PassArg::Audit => Pass::Audit,
+            PassArg::Time => Pass::Time,
+            PassArg::All => Pass::All,
+        }
+    }
+}
+
+const FIDELITY_HELP: &str = "\
+Examples:
+  harness fidelity snapshot.pickle
+  harness fidelity recordings/*.pickle.zst --csv -
+
+A snapshot replays under the settings that it was recorded under. From the recording come the
+driver's addresses and the moments at which late frees completed; whatever had to be inferred is
+counted. If NAME.json lies beside NAME.pickle, the memory limit and the final statistics in it are
+used. Exit code 0 if every file is exact, 4 otherwise.";
+
+/// `harness fidelity`
+#[derive(Args, Debug)]
+pub struct FidelityArgs {
+    /// The snapshots (plain, gzip or zstd)
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    pub files: Vec<PathBuf>,
+    /// The device whose history to take [default: the only one that has any]
+    #[arg(long, value_name = "N")]
+    pub device: Option<u32>,
+    /// Write rows to standard output
+    #[arg(long, value_name = "-", value_parser = stdout_only)]
+    pub csv: Option<String>,
+}
+
+/// `harness trace …`
+#[derive(Subcommand, Debug)]
+pub enum TraceCommand {
+    /// Turn PyTorch snapshots into traces
+    #[command(after_help = IMPORT_HELP)]
+    Import(ImportArgs),
+    /// Print a trace as text
+    Show(FileArgs),
+    /// Summarise a trace: sizes, lifetimes, streams
+    Stat(StatArgs),
+    /// Check that a trace makes sense; exit code 4 if not
+    Check(FileArgs),
+}
+
+const IMPORT_HELP: &str = "\
+Examples:
+  harness trace import snapshot.pickle -o job.trace.zst
+  harness trace import rank*.pickle -o traces      a folder: one trace for each snapshot
+  harness trace import snapshot.pickle -o - | head
+
+A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
+The ending of OUT decides: .trace is text, .trace.zst is compressed text, anything else is a folder.";
+
+/// `harness trace import`
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// The snapshots (plain, gzip or zstd)
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    pub snapshots: Vec<PathBuf>,
+    /// The trace, a folder for several, or '-'
+    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    pub out: PathBuf,
+    /// The device whose history to take [default: the only one that has any]
+    #[arg(long, value_name = "N")]
+    pub device: Option<u32>,
+}
+
+/// A verb on one trace.
+#[derive(Args, Debug)]
+pub struct FileArgs {
+    /// A trace (.trace, .trace.zst), a PyTorch snapshot, or the name of an embedded recording
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// `harness trace stat`
+#[derive(Args, Debug)]
+pub struct StatArgs {
+    /// A trace (.trace, .trace.zst), a PyTorch snapshot, or the name of an embedded recording
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Setting { key: key.to_string(), value: value.to_string() }),
+        _ => Err("write key=value, such as max_split_size_mb=128".to_string()),
+    }
+}
+
+fn stdout_only(text: &str) -> Result<String, String> {
+    if text == "-" {
+        Ok(text.to_string())
+    } else {
+        Err("only '-' (standard output); files go to the folder of -o".to_string())
+    }
+}
+
+fn limit(text: &str) -> Result<LimitChoice, String> {
+    if text == "none" { Ok(LimitChoice::Lifted) } else { size::parse(text).map(LimitChoice::Bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_value_may_hold_commas_and_equals_signs() {
+        let one = setting("conf=a:1,b:2=3").unwrap();
+        assert_eq!((one.key.as_str(), one.value.as_str()), ("conf", "a:1,b:2=3"));
+        assert_eq!(setting("text=").unwrap().value, "");
+        assert!(setting("novalue").is_err());
+        assert!(setting("=1").is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! `harness fidelity`: PyTorch's recorded decisions against those of our caching allocator.
+
+use crate::args::FidelityArgs;
+use allocator_core::DeviceInfo;
+use harness::exit::Error;
+use harness::fidelity::{Report, Verdict, check};
+use harness::load::Unread;
+use harness::output::Output;
+use harness::size::{bytes, grouped};
+use std::path::Path;
+use strategy_caching::{Caching, Settings, Torch211};
+use workload_gen::import::{ImportError, Sidecar, choose_device};
+use workload_gen::snapshot::Snapshot;
+
+const COLUMNS: [&str; 8] = [
+    "file",
+    "events",
+    "matched",
+    "inferred",
+    "first_divergence",
+    "reserved_peak_bytes",
+    "recorded_reserved_peak_bytes",
+    "verdict",
+];
+
+/// Runs the command: a line for each file, as soon as it is known. A file that cannot be read does not keep the others
+/// from being checked.
+pub fn fidelity(args: &FidelityArgs, out: &mut Output) -> Result<(), Error> {
+    let is_csv = args.csv.is_some();
+    if is_csv {
+        csv_line(out, COLUMNS.map(str::to_string))?;
+    }
+    let (mut unlike, mut unread) = (0, None);
+    for file in &args.files {
+        let report = match report(file, args.device) {
+            Ok(report) => report,
+            Err(error) => {
+                // The last one is reported when the program ends.
+                if let Some(before) = unread.replace(error) {
+                    anstream::eprintln!("error: {before}");
+                }
+                continue;
+            }
+        };
+        unlike += usize::from(report.verdict != Verdict::Exact);
+        let file = file.display().to_string();
+        if is_csv {
+            csv_line(out, cells(file, &report))?
+        } else {
+            out.line(format_args!("{}", line(&file, &report)))?
+        }
+        out.flush()?;
+    }
+    match (unread, unlike) {
+        (Some(error), _) => Err(error),
+        (None, 0) => Ok(()),
+        (None, _) => Err(Error::CheckFailed(format!("{unlike} of {} files are not exact", args.files.len()))),
+    }
+}
+
+fn report(file: &Path, device: Option<u32>) -> Result<Report, Error> {
+    let import_error = |why: ImportError| match why {
+        ImportError::SeveralDevices { .. } => Error::Usage(format!("{why} with --device N")),
+        why => Unread::Import(why).into_error(),
+    };
+    let sidecar = Sidecar::beside(file).map_err(import_error)?;
+    let snapshot = Snapshot::open(file).map_err(|why| import_error(why.into()))?;
+    let device = match choose_device(&snapshot, device) {
+        Ok(device) => device,
+        // Without any history there is nothing to choose; the check says that it is incomplete.
+        Err(ImportError::NoHistory { .. }) => 0,
+        Err(why) => return Err(import_error(why)),
+    };
+    let make = |conf: &str, info: &DeviceInfo| {
+        let mut settings = Settings::default();
+        settings.parse(conf)?;
+        Caching::<Torch211>::with_settings(settings, info)
+    };
+    check(&snapshot, device as usize, sidecar.as_ref(), make)
+        .map_err(|why| Error::Unreadable(format!("{}: the settings it was recorded under: {why}", file.display())))
+}
+
+fn cells(file: String, report: &Report) -> [String; COLUMNS.len()] {
+    [
+        file,
+        report.events.to_string(),
+        report.matched.to_string(),
+        report.inferred.to_string(),
+        report.first_divergence.map_or(String::new(), |entry| entry.to_string()),
+        report.reserved_peak_bytes.to_string(),
+        report.recorded_reserved_peak_bytes.to_string(),
+        report.verdict.to_string(),
+    ]
+}
+
+fn csv_line(out: &mut Output, cells: [String; COLUMNS.len()]) -> Result<(), Error> {
+    let mut writer = csv::Writer::from_writer(out.writer());
+    writer.write_record(cells).map_err(|why| Error::stdout(why.into()))?;
+    writer.flush().map_err(Error::stdout)
+}
+
+fn line(file: &str, report: &Report) -> String {
+    let verdict = report.verdict.to_string();
+    let decisions = grouped(report.events);
+    let detail = match (report.verdict, report.first_divergence) {
+        (Verdict::Exact, _) => {
+            let (peak, inferred) = (bytes(report.reserved_peak_bytes), report.inferred);
+            format!("{decisions} decisions, {inferred} inferences, {peak} reserved, {} statistics", report.statistics)
+        }
+        (_, Some(entry)) => {
+            format!("after {} of {decisions} decisions, at entry {entry}: {}", grouped(report.matched), report.why)
+        }
+        (_, None) => report.why.clone(),
+    };
+    format!("{verdict:<10}  {file}: {detail}")
+}

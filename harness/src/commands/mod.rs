@@ -1,0 +1,6 @@
+//! The verbs, one file each.
+
+pub mod fidelity;
+pub mod list;
+pub mod run;
+pub mod trace;

@@ -1,0 +1,108 @@
+//! `harness run`: workloads on strategies, rows in files, a table for people.
+
+use crate::args::RunArgs;
+use harness::exit::Error;
+use harness::filter::Filter;
+use harness::load::{self, Workload};
+use harness::machine::{MachineFile, is_debug_build};
+use harness::output::Output;
+use harness::record::Records;
+use harness::registry::{Configured, Entry, STRATEGIES, configure};
+use harness::run::{self, Job, LimitChoice, Options, Pass, Report};
+use harness::size::counted;
+use harness::table;
+use std::num::NonZeroUsize;
+
+/// Runs the command.
+pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
+    let pass = pass(args)?;
+    let strategies = strategies(args)?;
+    let workloads = workloads(args)?;
+    let options = Options {
+        pass,
+        repeats: args.repeats,
+        capacity: args.capacity,
+        limit: args.limit.unwrap_or(LimitChoice::OfTrace),
+        jobs: args.jobs.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
+    };
+    let jobs = run::jobs(&workloads, &strategies, &options);
+    run::check(&jobs)?;
+    if pass.times() && is_debug_build() {
+        anstream::eprintln!("warning: this is a debug build, its times say nothing; build with --release");
+    }
+    let mut records = Records::default();
+    if args.csv.is_none() || args.out.is_some() {
+        let machine = MachineFile::here_and_now(std::env::args().collect());
+        records = Records::in_folder(args.out.as_deref(), pass, &machine)?;
+    }
+    if args.csv.is_some() {
+        records = records.and_to_stdout(pass);
+    }
+    let reports = run::run(&jobs, &options, &mut records)?;
+    if args.csv.is_none() {
+        print(&jobs, &reports, &workloads, &strategies, &records, out)?;
+    }
+    let faults = reports.iter().filter(|report| report.outcome().is_fault()).count();
+    match faults {
+        0 => Ok(()),
+        _ => Err(Error::CheckFailed(format!("{faults} of {} runs went wrong; see the outcome of each", jobs.len()))),
+    }
+}
+
+fn pass(args: &RunArgs) -> Result<Pass, Error> {
+    let has_folder = args.csv.is_none() || args.out.is_some();
+    match args.pass.map(Pass::from) {
+        None if has_folder => Ok(Pass::All),
+        None => Ok(Pass::Audit),
+        Some(Pass::All) if !has_folder => Err(Error::Usage(
+            "--pass all makes two tables and --csv - takes one; add -o DIR, or choose a pass".to_string(),
+        )),
+        Some(pass) => Ok(pass),
+    }
+}
+
+fn strategies(args: &RunArgs) -> Result<Vec<Configured>, Error> {
+    let filter = Filter { include: args.strategies.clone(), exclude: args.not_strategies.clone() };
+    let entries: Vec<&'static Entry> = STRATEGIES.iter().filter(|entry| filter.keeps(entry.name)).collect();
+    if entries.is_empty() {
+        let names: Vec<&str> = STRATEGIES.iter().map(|entry| entry.name).collect();
+        return Err(Error::NothingSelected(format!("-s and -S leave no strategy; there are: {}", names.join(", "))));
+    }
+    configure(&entries, &args.params)
+}
+
+fn workloads(args: &RunArgs) -> Result<Vec<Workload>, Error> {
+    let filter = Filter { include: args.workloads.clone(), exclude: args.not_workloads.clone() };
+    let sources = load::sources(&args.traces)?;
+    let names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
+    let workloads: Vec<Workload> = sources
+        .into_iter()
+        .filter(|source| filter.keeps(&source.name))
+        .map(|source| source.load())
+        .collect::<Result<_, _>>()?;
+    if workloads.is_empty() {
+        return Err(Error::NothingSelected(format!("-w and -W leave no workload; there are: {}", names.join(", "))));
+    }
+    Ok(workloads)
+}
+
+fn print(
+    jobs: &[Job<'_>],
+    reports: &[Report],
+    workloads: &[Workload],
+    strategies: &[Configured],
+    records: &Records,
+    out: &mut Output,
+) -> Result<(), Error> {
+    let sections = [table::memory(jobs, reports), table::times(jobs, reports), table::findings(jobs, reports)];
+    for section in sections.iter().filter(|section| !section.is_empty()) {
+        out.text(section)?;
+        out.line(format_args!(""))?;
+    }
+    let workloads = counted(workloads.len(), "workload", "workloads");
+    let strategies = counted(strategies.len(), "strategy", "strategies");
+    match records.folder() {
+        Some(folder) => out.line(format_args!("{workloads} on {strategies}; the rows are in {}", folder.display())),
+        None => Ok(()),
+    }
+}

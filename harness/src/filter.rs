@@ -1,0 +1,39 @@
+//! Which of many are meant: patterns that take in, and patterns that leave out.
+
+use regex_lite::Regex;
+
+/// A pair of pattern lists. Patterns match anywhere in a name, as in `grep`.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// A name has to match one of these, if there are any.
+    pub include: Vec<Regex>,
+    /// A name must match none of these.
+    pub exclude: Vec<Regex>,
+}
+
+impl Filter {
+    /// Whether a name is meant.
+    pub fn keeps(&self, name: &str) -> bool {
+        let is_in = self.include.is_empty() || self.include.iter().any(|pattern| pattern.is_match(name));
+        is_in && !self.exclude.iter().any(|pattern| pattern.is_match(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(include: &[&str], exclude: &[&str]) -> Filter {
+        let patterns = |texts: &[&str]| texts.iter().map(|text| Regex::new(text).unwrap()).collect();
+        Filter { include: patterns(include), exclude: patterns(exclude) }
+    }
+
+    #[test]
+    fn exclusion_wins_and_nothing_means_all() {
+        assert!(filter(&[], &[]).keeps("caching"));
+        assert!(filter(&["^cach", "direct"], &[]).keeps("caching"));
+        assert!(!filter(&["^ach"], &[]).keeps("caching"));
+        assert!(!filter(&["caching"], &["g$"]).keeps("caching"));
+        assert!(filter(&[], &["g$"]).keeps("direct"));
+    }
+}

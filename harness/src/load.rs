@@ -1,0 +1,185 @@
+//! Finding and reading workloads: embedded recordings, trace files, PyTorch snapshots.
+
+use crate::exit::Error;
+use crate::hash;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use workload_gen::format::{self, FIRST_LINE, TraceError};
+use workload_gen::import::{self, ImportError};
+use workload_gen::{Embedded, Trace};
+
+/// A trace with its name in results.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The name.
+    pub name: String,
+    /// What it does. It was checked: a replay can rely on its slots and texts.
+    pub trace: Trace,
+    /// See [`hash::of_trace`].
+    pub hash: String,
+}
+
+/// A workload that is known by name and not read yet.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The name.
+    pub name: String,
+    /// One line for people.
+    pub about: &'static str,
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Embedded(&'static Embedded),
+    File(PathBuf),
+}
+
+/// The recordings that come with the program.
+pub fn embedded() -> Vec<Source> {
+    let source =
+        |one: &'static Embedded| Source { name: one.name.to_string(), about: one.about, place: Place::Embedded(one) };
+    workload_gen::embedded().iter().map(source).collect()
+}
+
+/// The workloads that `files` hold, or the embedded ones if there are none. Names are unique, as rows go by them.
+pub fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Error> {
+    if files.is_empty() {
+        return Ok(embedded());
+    }
+    let mut sources: Vec<Source> = Vec::new();
+    for path in files {
+        let name = name_of(path);
+        if sources.iter().any(|source| source.name == name) {
+            return Err(Error::Usage(format!(
+                "{}: a second workload would be called '{name}'; give each once, under its own name",
+                path.display()
+            )));
+        }
+        sources.push(in_file(name, path));
+    }
+    Ok(sources)
+}
+
+/// The embedded recording of that name, or else the file.
+pub fn named(file: &Path) -> Source {
+    let known = embedded().into_iter().find(|source| Path::new(&source.name) == file);
+    known.unwrap_or_else(|| in_file(name_of(file), file))
+}
+
+fn in_file(name: String, path: &Path) -> Source {
+    Source { name, about: "a file", place: Place::File(path.to_path_buf()) }
+}
+
+impl Source {
+    /// Reads it.
+    pub fn load(self) -> Result<Workload, Error> {
+        let trace = match &self.place {
+            Place::Embedded(one) => one.trace().map_err(|why| Error::Internal(why.to_string()))?,
+            Place::File(path) => read(path, None).map_err(|why| why.into_error())?,
+        };
+        // Readers check what they read; this is for an importer that has a bug.
+        workload_gen::check(&trace).map_err(|why| Error::Internal(format!("{}: {why}", self.name)))?;
+        let hash = hash::of_trace(&trace);
+        Ok(Workload { name: self.name, trace, hash })
+    }
+
+    /// Reads it, and says apart what cannot be read from what makes no sense.
+    pub fn check(self) -> Result<Trace, Error> {
+        match &self.place {
+            Place::Embedded(_) => self.load().map(|workload| workload.trace),
+            Place::File(path) => read(path, None).map_err(|why| match why {
+                Unread::Trace(why @ TraceError::Line { .. }) => Error::CheckFailed(why.to_string()),
+                Unread::Import(why @ ImportError::Inconsistent { .. }) => Error::CheckFailed(why.to_string()),
+                other => other.into_error(),
+            }),
+        }
+    }
+}
+
+/// Why a file gave no trace.
+#[derive(Debug)]
+pub enum Unread {
+    /// As a trace.
+    Trace(TraceError),
+    /// As a snapshot.
+    Import(ImportError),
+}
+
+impl Unread {
+    /// What it means for a command.
+    pub fn into_error(self) -> Error {
+        match self {
+            Unread::Trace(why) => Error::Unreadable(why.to_string()),
+            Unread::Import(why @ ImportError::NoSuchDevice { .. }) => Error::Usage(why.to_string()),
+            Unread::Import(why @ ImportError::SeveralDevices { .. }) => {
+                Error::Usage(format!("{why} with `harness trace import --device N`"))
+            }
+            Unread::Import(why) => Error::Unreadable(why.to_string()),
+        }
+    }
+}
+
+/// Reads a trace or a snapshot; `device` tells which history of a snapshot is meant.
+pub fn read(path: &Path, device: Option<u32>) -> Result<Trace, Unread> {
+    if is_trace(path) {
+        format::open(path).map_err(Unread::Trace)
+    } else {
+        import::import_file(path, device).map_err(Unread::Import)
+    }
+}
+
+/// A trace by its name, or by its first line. All else is taken for a snapshot, whose reader says best what is wrong.
+fn is_trace(path: &Path) -> bool {
+    let name = file_name(path);
+    if name.ends_with(".trace") || name.ends_with(".trace.zst") {
+        return true;
+    }
+    let word = &FIRST_LINE.as_bytes()[..15];
+    let mut start = Vec::new();
+    let opened = File::open(path).and_then(|file| file.take(word.len() as u64).read_to_end(&mut start));
+    opened.is_ok() && start == word
+}
+
+/// The file's name without the endings that say its format.
+pub fn name_of(path: &Path) -> String {
+    let mut name = file_name(path);
+    for endings in [&[".zst", ".gz"][..], &[".trace", ".pickle", ".pkl"]] {
+        if let Some(stem) = endings.iter().find_map(|ending| name.strip_suffix(ending)).filter(|stem| !stem.is_empty())
+        {
+            name = stem.to_string();
+        }
+    }
+    name
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_loses_the_endings_of_formats_only() {
+        for (path, name) in [
+            ("a/gpt2.default.pickle.zst", "gpt2.default"),
+            ("gpt2.default.trace", "gpt2.default"),
+            ("snapshot.pkl.gz", "snapshot"),
+            ("snapshot", "snapshot"),
+            ("v1.2", "v1.2"),
+            (".trace", ".trace"),
+        ] {
+            assert_eq!(name_of(Path::new(path)), name);
+        }
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let error = sources(&["a/x.trace".into(), "b/x.pickle".into()]).unwrap_err();
+        assert_eq!(error.code(), crate::exit::USAGE);
+        assert!(error.to_string().contains("b/x.pickle") && error.to_string().contains("'x'"), "{error}");
+    }
+}

@@ -1,0 +1,44 @@
+//! Standard output: one buffered writer, without colours where nobody sees them, that survives a reader who leaves.
+//!
+//! `println!` panics on a closed pipe, so nothing here uses it.
+
+use crate::exit::Error;
+use std::fmt::Arguments;
+use std::io::{BufWriter, StdoutLock, Write};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Output(BufWriter<anstream::AutoStream<StdoutLock<'static>>>);
+
+impl Default for Output {
+    fn default() -> Output {
+        Output(BufWriter::with_capacity(1 << 16, anstream::stdout().lock()))
+    }
+}
+
+impl Output {
+    /// Writes a text.
+    pub fn text(&mut self, text: &str) -> Result<(), Error> {
+        self.0.write_all(text.as_bytes()).map_err(Error::stdout)
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, line: Arguments<'_>) -> Result<(), Error> {
+        self.0.write_fmt(line).and_then(|()| self.0.write_all(b"\n")).map_err(Error::stdout)
+    }
+
+    /// Hands over what was written so far.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.0.flush().map_err(Error::stdout)
+    }
+
+    /// Hands everything over.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.flush()
+    }
+
+    /// The writer itself, for what writes in its own way.
+    pub fn writer(&mut self) -> &mut impl Write {
+        &mut self.0
+    }
+}

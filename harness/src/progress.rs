@@ -1,0 +1,34 @@
+//! A bar on standard error while a command works, if someone watches. Nothing is drawn into a file or a pipe.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// See the module. It draws when it is told of a step and at no other time, so that nothing runs beside a measurement.
+#[derive(Debug)]
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar of `steps` steps.
+    pub fn new(steps: u64) -> Progress {
+        let bar = ProgressBar::new(steps);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}") {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
+    /// Says what is being done.
+    pub fn doing(&self, what: &str) {
+        self.0.set_message(what.to_string());
+    }
+
+    /// A step is done.
+    pub fn step(&self) {
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,266 @@
+//! The files of a run. `docs/RESULTS.md` describes every column; a test below holds the page to it.
+//!
+//! Columns and values are written in one place, side by side, so that they cannot drift apart. Rows are flushed one by
+//! one: whatever stops a run, what was done is on the disk.
+
+use crate::audit::{Audit, Band, Memory, Point};
+use crate::exit::Error;
+use crate::machine::MachineFile;
+use crate::replay::{Finding, Outcome};
+use crate::run::{DEVICE, Job, Pass, Report};
+use crate::timing::{Latencies, SAMPLED_EVERY, Times, median};
+use allocator_core::CallKind;
+use hdrhistogram::Histogram;
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Results are kept here unless `-o` says otherwise.
+pub const DEFAULT_PARENT: &str = "runs";
+
+/// Where rows go: files in a fresh folder, standard output, or both.
+#[derive(Debug, Default)]
+pub struct Records {
+    folder: Option<PathBuf>,
+    run: Vec<Sheet>,
+    times: Vec<Sheet>,
+    timeline: Vec<Sheet>,
+}
+
+impl Records {
+    /// Makes the folder and opens all files in it, so that a run that cannot be kept does not begin. `folder` must be
+    /// new or empty; without one, the next free `runs/run-NNN` is made.
+    pub fn in_folder(folder: Option<&Path>, pass: Pass, machine: &MachineFile) -> Result<Records, Error> {
+        let folder = match folder {
+            Some(folder) => named_folder(folder)?,
+            None => numbered_folder(Path::new(DEFAULT_PARENT))?,
+        };
+        let path = folder.join("machine.toml");
+        let text = toml::to_string(machine).map_err(|why| Error::Internal(format!("machine.toml: {why}")))?;
+        fs::write(&path, text).map_err(|why| Error::unwritable(&path, why))?;
+        let sheet = |is_wanted: bool, name: &str| -> Result<Vec<Sheet>, Error> {
+            if is_wanted { Ok(vec![Sheet::create(folder.join(name))?]) } else { Ok(Vec::new()) }
+        };
+        Ok(Records {
+            run: sheet(true, "run.csv")?,
+            times: sheet(pass.times(), "times.csv")?,
+            timeline: sheet(pass.audits(), "timeline.csv")?,
+            folder: Some(folder),
+        })
+    }
+
+    /// Writes one table to standard output as well: the exact rows, or the times if only those are made.
+    pub fn and_to_stdout(mut self, pass: Pass) -> Records {
+        let sheets = if pass == Pass::Time { &mut self.times } else { &mut self.run };
+        sheets.push(Sheet::stdout());
+        self
+    }
+
+    /// The folder, if there is one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Writes what is exact about a job.
+    pub fn run(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
+        self.run.iter_mut().try_for_each(|sheet| sheet.write(&[run_row(job, report)]))?;
+        let points = report.audit.iter().flat_map(|audit| &audit.timeline);
+        let rows: Vec<Row> = points.map(|point| timeline_row(job, point)).collect();
+        self.timeline.iter_mut().try_for_each(|sheet| sheet.write(&rows))
+    }
+
+    /// Writes what was measured of a job.
+    pub fn times(
+        &mut self,
+        job: &Job<'_>,
+        repeats: u32,
+        times: Option<&Times>,
+        finding: Option<&Finding>,
+    ) -> Result<(), Error> {
+        let row = [times_row(job, repeats, times, finding)];
+        self.times.iter_mut().try_for_each(|sheet| sheet.write(&row))
+    }
+}
+
+fn named_folder(folder: &Path) -> Result<PathBuf, Error> {
+    fs::create_dir_all(folder).map_err(|why| Error::unwritable(folder, why))?;
+    let mut entries = fs::read_dir(folder).map_err(|why| Error::unwritable(folder, why))?;
+    match entries.next() {
+        None => Ok(folder.to_path_buf()),
+        Some(_) => {
+            Err(Error::unwritable(folder, "it is not empty, and results are never overwritten; name a new folder"))
+        }
+    }
+}
+
+fn numbered_folder(parent: &Path) -> Result<PathBuf, Error> {
+    fs::create_dir_all(parent).map_err(|why| Error::unwritable(parent, why))?;
+    for number in 1u32.. {
+        let folder = parent.join(format!("run-{number:03}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(why) => return Err(Error::unwritable(&folder, why)),
+        }
+    }
+    Err(Error::unwritable(parent, "all numbers are taken"))
+}
+
+/// Columns with their values.
+#[derive(Debug, Default)]
+struct Row(Vec<(Cow<'static, str>, String)>);
+
+impl Row {
+    fn put(&mut self, column: impl Into<Cow<'static, str>>, value: impl ToString) {
+        self.0.push((column.into(), value.to_string()));
+    }
+
+    /// Unknown is an empty cell.
+    fn maybe(&mut self, column: impl Into<Cow<'static, str>>, value: Option<u64>) {
+        self.0.push((column.into(), value.map_or(String::new(), |value| value.to_string())));
+    }
+
+    fn outcome(&mut self, finding: Option<&Finding>) {
+        self.put("outcome", finding.map_or(Outcome::Ok, |finding| finding.outcome).name());
+        self.maybe("outcome_event", finding.and_then(|finding| finding.event));
+        self.put("outcome_detail", finding.map_or("", |finding| &finding.text));
+    }
+}
+
+/// A CSV file whose header is that of its first row.
+struct Sheet {
+    writer: csv::Writer<Box<dyn Write>>,
+    path: Option<PathBuf>,
+    has_header: bool,
+}
+
+impl std::fmt::Debug for Sheet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sheet").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Sheet {
+    fn create(path: PathBuf) -> Result<Sheet, Error> {
+        let file = File::create_new(&path).map_err(|why| Error::unwritable(&path, why))?;
+        Ok(Sheet { writer: csv::Writer::from_writer(Box::new(file)), path: Some(path), has_header: false })
+    }
+
+    fn stdout() -> Sheet {
+        Sheet { writer: csv::Writer::from_writer(Box::new(io::stdout())), path: None, has_header: false }
+    }
+
+    fn write(&mut self, rows: &[Row]) -> Result<(), Error> {
+        self.put(rows).map_err(|why| match &self.path {
+            Some(path) => Error::unwritable(path, why),
+            None => Error::stdout(why),
+        })
+    }
+
+    fn put(&mut self, rows: &[Row]) -> io::Result<()> {
+        for Row(cells) in rows {
+            if !std::mem::replace(&mut self.has_header, true) {
+                self.writer.write_record(cells.iter().map(|(column, _)| column.as_bytes()))?;
+            }
+            self.writer.write_record(cells.iter().map(|(_, value)| value))?;
+        }
+        self.writer.flush()
+    }
+}
+
+fn run_row(job: &Job<'_>, report: &Report) -> Row {
+    let mut row = Row::default();
+    row.put("run", &job.id);
+    row.put("workload", &job.workload.name);
+    row.put("trace_hash", &job.workload.hash);
+    row.put("events", job.workload.trace.events.len());
+    row.put("strategy", job.strategy.entry.name);
+    row.put("params", job.strategy.params_json());
+    row.put("device", DEVICE);
+    row.put("profile", &job.profile);
+    row.put("capacity_bytes", job.capacity);
+    row.maybe("limit_bytes", job.limit);
+    row.outcome(report.finding.as_ref());
+
+    let audit = report.audit.as_ref();
+    let mut count = |column, pick: fn(&Audit) -> u64| row.maybe(column, audit.map(pick));
+    count("failed_allocs", |audit| audit.failed_allocs);
+    count("skipped_events", |audit| audit.skipped_events);
+    count("pool_fallbacks", |audit| audit.pool_fallbacks);
+    count("unsupported_controls", |audit| audit.unsupported_controls);
+
+    let memory = audit.map(|audit| &audit.memory);
+    let mut figure = |column, pick: fn(&Memory) -> u64| row.maybe(column, memory.map(pick));
+    figure("requested_peak_bytes", |memory| memory.requested_peak);
+    figure("load_peak_bytes", |memory| memory.load_peak);
+    figure("pending_peak_bytes", |memory| memory.pending_peak);
+    figure("reserved_peak_bytes", |memory| memory.reserved_peak);
+    figure("device_used_peak_bytes", |memory| memory.device_used_peak);
+    figure("reserved_peak_event", |memory| memory.reserved_peak_event);
+    figure("load_at_reserved_peak_bytes", |memory| memory.load_at_reserved_peak);
+    figure("requested_at_reserved_peak_bytes", |memory| memory.requested_at_reserved_peak);
+    figure("reserved_end_bytes", |memory| memory.reserved_end);
+    figure("requested_end_bytes", |memory| memory.requested_end);
+    figure("modelled_driver_ns", |memory| memory.driver_ns);
+    figure("modelled_end_ns", |memory| memory.end_ns);
+    for kind in CallKind::ALL {
+        row.maybe(format!("calls_{kind}"), memory.map(|memory| memory.calls[kind as usize]));
+    }
+    row
+}
+
+fn timeline_row(job: &Job<'_>, point: &Point) -> Row {
+    let mut row = Row::default();
+    row.put("run", &job.id);
+    row.put("event", point.event);
+    row.put("events", point.events);
+    row.put("modelled_end_ns", point.end_ns);
+    let series: [(&str, Band); 5] = [
+        ("reserved", point.reserved),
+        ("device_used", point.device_used),
+        ("requested", point.requested),
+        ("load", point.load),
+        ("pending", point.pending),
+    ];
+    for (name, band) in series {
+        row.put(format!("{name}_min_bytes"), band.min);
+        row.put(format!("{name}_max_bytes"), band.max);
+    }
+    row
+}
+
+fn times_row(job: &Job<'_>, repeats: u32, times: Option<&Times>, finding: Option<&Finding>) -> Row {
+    let mut row = Row::default();
+    row.put("run", &job.id);
+    row.put("workload", &job.workload.name);
+    row.put("strategy", job.strategy.entry.name);
+    row.outcome(finding);
+    row.put("repeats", repeats);
+    let mut total = |column, pick: fn(&Times) -> Option<u64>| row.maybe(column, times.and_then(pick));
+    total("ops", |times| Some(times.ops));
+    total("total_median_ns", |times| median(&times.total_ns));
+    total("total_min_ns", |times| times.total_ns.first().copied());
+    total("total_max_ns", |times| times.total_ns.last().copied());
+    total("null_total_median_ns", |times| median(&times.null_ns));
+    total("null_total_min_ns", |times| times.null_ns.first().copied());
+    let (subject, null) = (times.map(|times| &times.latencies), times.map(|times| &times.null_latencies));
+    row.put("sampled_every", SAMPLED_EVERY);
+    latency_cells(&mut row, "alloc", subject, |latencies| &latencies.alloc);
+    latency_cells(&mut row, "alloc_hit", subject, |latencies| &latencies.alloc_hit);
+    latency_cells(&mut row, "free", subject, |latencies| &latencies.free);
+    latency_cells(&mut row, "null_alloc", null, |latencies| &latencies.alloc);
+    latency_cells(&mut row, "null_free", null, |latencies| &latencies.free);
+    row
+}
+
+fn latency_cells(row: &mut Row, name: &str, latencies: Option<&Latencies>, pick: fn(&Latencies) -> &Histogram<u64>) {
+    let histogram = latencies.map(pick);
+    // Without a sample there is no percentile.
+    let sampled = histogram.filter(|histogram| !histogram.is_empty());
+    row.maybe(format!("{name}_samples"), histogram.map(Histogram::len));
+    for (column, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+        row.maybe(format!("{name}_{column}_ns"), sampled.map(|histogram| histogram.value_at_quantile(quantile)));
+    }
+    row.maybe(format!("{name}_max_ns"), sampled.map(Histogram::max));
+}

@@ -1,0 +1,335 @@
+//! The strategies, in one explicit list, and how one is made from its name and `key=value` parameters.
+//!
+//! A list that a person can read beats registration by linker tricks: a crate that nothing names is dropped silently.
+//! Tests below check that every folder under `strategies/` is listed.
+
+use crate::exit::Error;
+use crate::replay::Replay;
+use crate::size;
+use allocator_core::adapt::Limit;
+use allocator_core::{ConfigError, Configure, Control, ControlError, Device};
+use serde_json::Value;
+
+/// All parameters of a strategy by name, defaults included. The map is sorted, so its JSON is canonical.
+pub type Params = serde_json::Map<String, Value>;
+
+/// Every strategy, by name.
+pub static STRATEGIES: &[Entry] = &[
+    entry::<strategy_caching::Caching>(),
+    entry::<strategy_direct::Direct>(),
+    entry::<strategy_expandable::Expandable>(),
+];
+
+/// One line of the list.
+#[derive(Debug)]
+pub struct Entry {
+    /// The name on the command line and in results.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    defaults: fn() -> Params,
+    set: fn(&Params, &str, &str) -> Result<Params, String>,
+    build: Build,
+}
+
+type Build = fn(Params, &mut dyn Device, MemoryLimit) -> Result<Box<dyn Replay>, ConfigError>;
+
+/// Whether a strategy has to respect a memory limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryLimit {
+    /// There is none and will be none.
+    Never,
+    /// The workload will set one.
+    Later,
+    /// This many bytes from the start.
+    Now(u64),
+}
+
+/// What one strategy is to run with.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The strategy.
+    pub entry: &'static Entry,
+    /// All its parameters.
+    pub params: Params,
+}
+
+/// A parameter as the command line gives it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub key: String,
+    /// Its value, of a type that only the strategy knows.
+    pub value: String,
+}
+
+impl Entry {
+    /// Every parameter with its default.
+    pub fn defaults(&self) -> Params {
+        (self.defaults)()
+    }
+}
+
+impl Configured {
+    /// The parameters in the form that results hold.
+    pub fn params_json(&self) -> String {
+        Value::Object(self.params.clone()).to_string()
+    }
+
+    /// A fresh strategy on `dev`. One that has a memory limit of its own applies its own rules; any other is wrapped if
+    /// it needs one.
+    pub fn build(&self, dev: &mut dyn Device, limit: MemoryLimit) -> Result<Box<dyn Replay>, ConfigError> {
+        (self.entry.build)(self.params.clone(), dev, limit)
+    }
+}
+
+/// The strategies of `entries` with `settings` applied: each setting to those that know it.
+pub fn configure(entries: &[&'static Entry], settings: &[Setting]) -> Result<Vec<Configured>, Error> {
+    let mut configured: Vec<Configured> =
+        entries.iter().map(|entry| Configured { entry, params: entry.defaults() }).collect();
+    for Setting { key, value } in settings {
+        let mut known = false;
+        for one in configured.iter_mut().filter(|one| one.params.contains_key(key)) {
+            known = true;
+            one.params = (one.entry.set)(&one.params, key, value)
+                .map_err(|why| Error::Usage(format!("-p {key}={value}: {}: {why}", one.entry.name)))?;
+        }
+        if !known {
+            return Err(Error::Usage(unknown_parameter(key, &configured)));
+        }
+    }
+    Ok(configured)
+}
+
+fn unknown_parameter(key: &str, configured: &[Configured]) -> String {
+    let mut text = format!("no selected strategy has a parameter '{key}'; there are:");
+    for one in configured {
+        let keys: Vec<&str> = one.params.keys().map(String::as_str).collect();
+        let keys = if keys.is_empty() { "none".to_string() } else { keys.join(", ") };
+        text.push_str(&format!("\n  {}: {keys}", one.entry.name));
+    }
+    text
+}
+
+/// The line of a strategy type.
+pub(crate) const fn entry<S: Configure + 'static>() -> Entry {
+    Entry { name: S::NAME, about: S::ABOUT, defaults: defaults::<S>, set: set::<S>, build: build::<S> }
+}
+
+fn defaults<S: Configure>() -> Params {
+    to_map(&S::Params::default())
+}
+
+fn to_map(params: &impl serde::Serialize) -> Params {
+    match serde_json::to_value(params) {
+        Ok(Value::Object(map)) => map,
+        // Not a struct with named fields: the tests refuse it.
+        _ => Params::new(),
+    }
+}
+
+/// `params` with one of them changed. The field's own type decides what a text means.
+fn set<S: Configure>(params: &Params, key: &str, text: &str) -> Result<Params, String> {
+    let mut first_failure = None;
+    for value in readings(&params[key], text) {
+        let mut trial = params.clone();
+        trial.insert(key.to_string(), value);
+        match serde_json::from_value::<S::Params>(Value::Object(trial)) {
+            Ok(params) => return Ok(to_map(&params)),
+            Err(why) => _ = first_failure.get_or_insert(why.to_string()),
+        }
+    }
+    Err(first_failure.unwrap_or_else(|| format!("'{text}' is not a value like {}", params[key])))
+}
+
+/// What `text` may mean for a field that holds `current`, likeliest first.
+fn readings(current: &Value, text: &str) -> Vec<Value> {
+    let string = Value::String(text.to_string());
+    if current.is_string() {
+        return vec![string];
+    }
+    let literal = match text {
+        "True" => Some(Value::Bool(true)),
+        "False" => Some(Value::Bool(false)),
+        "none" => Some(Value::Null),
+        _ => serde_json::from_str(text).ok(),
+    };
+    let size = size::parse(text).ok().map(Value::from);
+    let mut readings: Vec<Value> = literal.into_iter().chain(size).collect();
+    if !current.is_boolean() && !current.is_number() {
+        readings.push(string);
+    }
+    readings.dedup();
+    readings
+}
+
+fn build<S: Configure + 'static>(
+    params: Params,
+    dev: &mut dyn Device,
+    limit: MemoryLimit,
+) -> Result<Box<dyn Replay>, ConfigError> {
+    let params = serde_json::from_value(Value::Object(params)).map_err(|why| ConfigError(why.to_string()))?;
+    let mut strategy = S::new(params, &dev.info())?;
+    let bytes = match limit {
+        MemoryLimit::Never => return Ok(Box::new(strategy)),
+        MemoryLimit::Later => None,
+        MemoryLimit::Now(bytes) => Some(bytes),
+    };
+    match strategy.control(dev, Control::Limit(bytes)) {
+        Ok(()) => Ok(Box::new(strategy)),
+        Err(ControlError::Unsupported) => Ok(Box::new(Limit::new(strategy, bytes))),
+        Err(why) => Err(ConfigError(format!("a limit of {} bytes: {why}", bytes.unwrap_or(u64::MAX)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allocator_core::{AllocError, Block, DeviceInfo, FreeError, Request, Span, Strategy, StreamId};
+    use serde::{Deserialize, Serialize};
+    use std::path::Path;
+
+    #[test]
+    fn names_are_unique_and_sorted() {
+        for pair in STRATEGIES.windows(2) {
+            assert!(pair[0].name < pair[1].name, "{} before {}", pair[0].name, pair[1].name);
+        }
+    }
+
+    #[test]
+    fn every_folder_is_listed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strategies");
+        let mut folders: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with('.'))
+            .collect();
+        folders.sort();
+        let names: Vec<&str> = STRATEGIES.iter().map(|entry| entry.name).collect();
+        assert_eq!(folders, names);
+    }
+
+    #[test]
+    fn every_strategy_says_what_it_is() {
+        for entry in STRATEGIES {
+            assert!(!entry.about.is_empty() && entry.about.len() <= 100, "{}: '{}'", entry.name, entry.about);
+        }
+    }
+
+    #[test]
+    fn parameters_round_trip() {
+        for entry in STRATEGIES {
+            let defaults = entry.defaults();
+            for (key, value) in &defaults {
+                let text = match value {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                let again =
+                    (entry.set)(&defaults, key, &text).unwrap_or_else(|why| panic!("{} {key}: {why}", entry.name));
+                assert_eq!(again, defaults, "{} {key}={text}", entry.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_strategy_builds_from_its_defaults() {
+        for entry in STRATEGIES {
+            let mut dev = allocator_core::SimDevice::new(1 << 30);
+            let one = Configured { entry, params: entry.defaults() };
+            for limit in [MemoryLimit::Never, MemoryLimit::Later, MemoryLimit::Now(1 << 20)] {
+                one.build(&mut dev, limit).unwrap_or_else(|why| panic!("{}: {why}", entry.name));
+            }
+        }
+    }
+
+    /// A strategy with a parameter of each type.
+    struct Typed;
+
+    #[derive(Serialize, Deserialize)]
+    struct TypedParams {
+        bytes: u64,
+        fraction: f64,
+        on: bool,
+        text: String,
+        maybe: Option<u64>,
+        words: Option<String>,
+        list: Vec<u32>,
+    }
+
+    impl Default for TypedParams {
+        fn default() -> Self {
+            let text = String::new();
+            TypedParams { bytes: 512, fraction: 1.0, on: false, text, maybe: None, words: None, list: vec![1] }
+        }
+    }
+
+    impl Strategy for Typed {
+        fn allocate(&mut self, _: &mut dyn Device, _: Request) -> Result<Block, AllocError> {
+            Err(AllocError::OutOfMemory)
+        }
+        fn free(&mut self, _: &mut dyn Device, _: Block) -> Result<(), FreeError> {
+            Ok(())
+        }
+        fn record_stream(&mut self, _: &mut dyn Device, _: &Block, _: StreamId) -> Result<(), AllocError> {
+            Ok(())
+        }
+        fn trim(&mut self, _: &mut dyn Device, _: u64) -> Result<u64, AllocError> {
+            Ok(0)
+        }
+        fn inspect(&self, _: &mut dyn FnMut(Span)) {}
+    }
+
+    impl Configure for Typed {
+        const NAME: &'static str = "typed";
+        const ABOUT: &'static str = "A parameter of each type.";
+        type Params = TypedParams;
+        fn new(_: TypedParams, _: &DeviceInfo) -> Result<Self, ConfigError> {
+            Ok(Typed)
+        }
+    }
+
+    static TYPED: Entry = entry::<Typed>();
+
+    fn given(settings: &[(&str, &str)]) -> Result<Params, Error> {
+        let settings: Vec<Setting> =
+            settings.iter().map(|(key, value)| Setting { key: key.to_string(), value: value.to_string() }).collect();
+        configure(&[&TYPED], &settings).map(|mut configured| configured.remove(0).params)
+    }
+
+    #[test]
+    fn the_field_decides_what_a_text_means() {
+        let params = given(&[
+            ("bytes", "2MiB"),
+            ("fraction", "0.8"),
+            ("on", "True"),
+            ("text", "expandable_segments:True,max_split_size_mb:128"),
+            ("maybe", "128"),
+            ("words", "4"),
+            ("list", "[1,2]"),
+        ])
+        .unwrap();
+        assert_eq!(
+            Value::Object(params).to_string(),
+            r#"{"bytes":2097152,"fraction":0.8,"list":[1,2],"maybe":128,"on":true,"text":"expandable_segments:True,max_split_size_mb:128","words":"4"}"#
+        );
+        assert_eq!(given(&[("maybe", "128"), ("maybe", "none")]).unwrap()["maybe"], Value::Null);
+        assert_eq!(given(&[("text", "none")]).unwrap()["text"], "none");
+    }
+
+    #[test]
+    fn a_bad_value_names_itself_and_its_strategy() {
+        for (key, value) in [("bytes", "-5"), ("bytes", "many"), ("on", "2"), ("fraction", ""), ("maybe", "x")] {
+            let error = given(&[(key, value)]).unwrap_err();
+            assert_eq!(error.code(), crate::exit::USAGE);
+            assert!(error.to_string().starts_with(&format!("-p {key}={value}: typed: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_lists_the_known_ones() {
+        let error = given(&[("byte", "1")]).unwrap_err();
+        assert_eq!(error.code(), crate::exit::USAGE);
+        assert!(error.to_string().contains("typed: bytes, fraction, list, maybe, on, text, words"), "{error}");
+    }
+}

@@ -1,0 +1,136 @@
+//! The table that people read after a run: at most 80 columns, the worst news in colour.
+//!
+//! Everything in it is computed from what the files hold. Escape codes are written always and taken out on the way to
+//! a file, a pipe or a terminal without colours.
+
+use crate::replay::Outcome;
+use crate::run::{Job, Report};
+use crate::size::{bytes, grouped, nanoseconds};
+use crate::timing::median;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use std::fmt::Write;
+
+const BOLD: &str = "\x1b[1m";
+const RED: &str = "\x1b[31m";
+const YELLOW: &str = "\x1b[33m";
+const RESET: &str = "\x1b[0m";
+
+/// Memory figures of all jobs, grouped by workload. Empty if nothing was audited.
+pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
+    let header = ["strategy", "reserved", "overhead", "utilised", "calls", "driver time"];
+    let row = |report: &Report| -> Option<Vec<String>> {
+        let memory = &report.audit.as_ref()?.memory;
+        Some(vec![
+            bytes(memory.reserved_peak),
+            overhead(memory.reserved_peak, memory.load_peak),
+            share(memory.load_peak, memory.reserved_peak),
+            grouped(memory.calls.iter().sum()),
+            nanoseconds(memory.driver_ns),
+        ])
+    };
+    let title = |job: &Job<'_>| {
+        // A run that failed an allocation has a lower load; the others tell the workload's.
+        let of_workload = jobs.iter().zip(reports).filter(|(other, _)| other.workload.name == job.workload.name);
+        let load = of_workload.filter_map(|(_, report)| Some(report.audit.as_ref()?.memory.load_peak)).max();
+        let load = load.map_or(String::new(), |load| format!(", load bound {}", bytes(load)));
+        format!("{} events{load}", grouped(job.workload.trace.events.len() as u64))
+    };
+    grouped_table(&header, jobs, reports, row, title)
+}
+
+/// Times of all jobs, grouped by workload. Empty if nothing was timed.
+pub fn times(jobs: &[Job<'_>], reports: &[Report]) -> String {
+    let header = ["strategy", "ns/op", "null", "alloc p50", "p99", "p99.9", "free p50"];
+    let row = |report: &Report| -> Option<Vec<String>> {
+        let times = report.times.as_ref()?;
+        let alloc = |quantile| times.latencies.alloc.value_at_quantile(quantile).to_string();
+        Some(vec![
+            per_op(median(&times.total_ns), times.ops),
+            per_op(median(&times.null_ns), times.ops),
+            alloc(0.5),
+            alloc(0.99),
+            alloc(0.999),
+            times.latencies.free.value_at_quantile(0.5).to_string(),
+        ])
+    };
+    let title = |job: &Job<'_>| format!("{} events", grouped(job.workload.trace.events.len() as u64));
+    grouped_table(&header, jobs, reports, row, title)
+}
+
+fn grouped_table(
+    header: &[&str],
+    jobs: &[Job<'_>],
+    reports: &[Report],
+    row: impl Fn(&Report) -> Option<Vec<String>>,
+    title: impl Fn(&Job<'_>) -> String,
+) -> String {
+    let rows: Vec<Option<Vec<String>>> = reports.iter().map(row).collect();
+    if rows.iter().all(Option::is_none) {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.to_vec());
+    for (job, row) in jobs.iter().zip(rows) {
+        let mut cells = row.unwrap_or_default();
+        cells.insert(0, job.strategy.entry.name.to_string());
+        cells.resize(header.len(), String::new());
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut lines = table.lines();
+    let mut text = format!("  {}   outcome\n", lines.next().unwrap_or_default());
+    let mut workload = "";
+    for ((job, report), line) in jobs.iter().zip(reports).zip(lines) {
+        if workload != job.workload.name {
+            workload = &job.workload.name;
+            let _ = writeln!(text, "{BOLD}{workload}{RESET}  {}", title(job));
+        }
+        let _ = writeln!(text, "  {line}   {}", outcome(report));
+    }
+    text
+}
+
+fn outcome(report: &Report) -> String {
+    let name = report.outcome().name();
+    match report.outcome() {
+        Outcome::Ok => name.to_string(),
+        Outcome::Oom => format!("{YELLOW}{name}{RESET}"),
+        _ => format!("{RED}{name}{RESET}"),
+    }
+}
+
+/// What went wrong, a line for each job in which something did. Empty if nothing.
+pub fn findings(jobs: &[Job<'_>], reports: &[Report]) -> String {
+    let mut text = String::new();
+    for (job, report) in jobs.iter().zip(reports) {
+        let Some(finding) = &report.finding else { continue };
+        let at = finding.event.map_or(String::new(), |event| format!(" at event {event}"));
+        let failed = report.audit.as_ref().map_or(0, |audit| audit.failed_allocs);
+        let more = if failed > 1 { format!(" (and {} more)", grouped(failed - 1)) } else { String::new() };
+        let _ = writeln!(text, "{}: {}{at}: {}{more}", job.title(), outcome(report), finding.text);
+    }
+    text
+}
+
+fn overhead(reserved: u64, load: u64) -> String {
+    if load == 0 {
+        return String::new();
+    }
+    let percent = (reserved as f64 / load as f64 - 1.0) * 100.0;
+    // Nobody wants to read "-0.0".
+    format!("{:+.1} %", if percent.abs() < 0.05 { 0.0 } else { percent })
+}
+
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 { String::new() } else { format!("{:.1} %", part as f64 / whole as f64 * 100.0) }
+}
+
+fn per_op(total: Option<u64>, ops: u64) -> String {
+    match total {
+        Some(total) if ops > 0 => format!("{:.1}", total as f64 / ops as f64),
+        _ => String::new(),
+    }
+}

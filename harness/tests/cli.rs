@@ -1,0 +1,401 @@
+//! The program from outside: what it prints, which files it leaves, and how it ends.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// What a call did.
+struct Done {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Calls the program in `folder`.
+fn harness(folder: &TempDir, args: &[&str]) -> Done {
+    let output = Command::new(env!("CARGO_BIN_EXE_harness")).args(args).current_dir(folder).output().unwrap();
+    Done {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Calls it and wants success.
+fn succeeds(folder: &TempDir, args: &[&str]) -> String {
+    let done = harness(folder, args);
+    assert_eq!(done.code, 0, "{args:?}: {}", done.err);
+    done.out
+}
+
+/// Calls it and wants this exit code, nothing on standard output, and these words on standard error.
+fn fails(folder: &TempDir, args: &[&str], code: i32, words: &[&str]) {
+    let done = harness(folder, args);
+    assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {}", done.err);
+    for word in words {
+        assert!(done.err.contains(word), "{args:?}: '{word}' is not in: {}", done.err);
+    }
+}
+
+const TINY: &str = "\
+gpu-alloc-trace 1
+# source = by hand
+# device_bytes = 16777216
+a 0 1000 0
+a 1 3145728 0
+f 0
+a 0 513 0
+f 1
+f 0
+";
+
+/// A folder with the tiny trace in it.
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("tiny.trace"), TINY).unwrap();
+    folder
+}
+
+fn read(folder: &TempDir, path: &str) -> String {
+    fs::read_to_string(folder.path().join(path)).unwrap()
+}
+
+/// The values of one column.
+fn column(csv: &str, name: &str) -> Vec<String> {
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let at = reader.headers().unwrap().iter().position(|column| column == name).unwrap_or_else(|| panic!("no {name}"));
+    reader.records().map(|row| row.unwrap()[at].to_string()).collect()
+}
+
+/// A snapshot of the recordings beside the checkout, if they are there.
+fn snapshot(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces").join(name);
+    if !path.exists() {
+        eprintln!("skipped: {} is not there", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+const ONE: [&str; 5] = ["run", "-s", "^direct$", "--trace", "tiny.trace"];
+
+#[test]
+fn the_table_is_what_people_read() {
+    let folder = folder();
+    let out = succeeds(&folder, &[&ONE[..], &["--pass", "audit"]].concat());
+    let expected = [
+        "   strategy  reserved  overhead  utilised  calls  driver time    outcome",
+        "tiny  6 events, load bound 3.00 MiB",
+        "   direct    3.00 MiB    +0.0 %   100.0 %      6    600.00 µs    ok",
+        "",
+        "1 workload on 1 strategy; the rows are in runs/run-001",
+        "",
+    ]
+    .join("\n");
+    assert_eq!(out, expected);
+    assert!(out.lines().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn the_row_is_exact() {
+    let out = succeeds(&folder(), &[&ONE[..], &["--csv", "-"]].concat());
+    let expected = "\
+run,workload,trace_hash,events,strategy,params,device,profile,capacity_bytes,limit_bytes,outcome,outcome_event,\
+outcome_detail,failed_allocs,skipped_events,pool_fallbacks,unsupported_controls,requested_peak_bytes,load_peak_bytes,\
+pending_peak_bytes,reserved_peak_bytes,device_used_peak_bytes,reserved_peak_event,load_at_reserved_peak_bytes,\
+requested_at_reserved_peak_bytes,reserved_end_bytes,requested_end_bytes,modelled_driver_ns,modelled_end_ns,\
+calls_malloc,calls_free,calls_reserve,calls_unreserve,calls_create,calls_release,calls_map,calls_unmap,calls_fence,\
+calls_poll,calls_order_after,calls_sync,calls_memory_info
+153f65d6bc8c9b7a,tiny,ea29f2b0db067948,6,direct,{},sim,default,16777216,,ok,,,0,0,0,0,3146728,3146752,0,3146728,6291456,1,3146752,3146728,0,0,\
+600000,600000,3,3,0,0,0,0,0,0,0,0,0,0,0
+";
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn every_recording_runs_on_every_strategy_and_gives_the_same_bytes() {
+    let folder = folder();
+    let audit = |jobs| succeeds(&folder, &["run", "--pass", "audit", "--jobs", jobs, "--csv", "-"]);
+    let (first, second) = (audit("1"), audit("2"));
+    assert_eq!(first, second);
+    let outcomes = column(&first, "outcome");
+    assert!(outcomes.iter().all(|outcome| outcome == "ok"), "{outcomes:?}");
+    assert_eq!(outcomes.len() % 7, 0);
+    let (workloads, strategies) = (column(&first, "workload"), column(&first, "strategy"));
+    assert_eq!(workloads.iter().collect::<BTreeSet<_>>().len(), 7);
+    assert!(workloads.is_sorted() && strategies[..outcomes.len() / 7].is_sorted(), "rows are out of order");
+    assert_eq!(column(&first, "run").iter().collect::<BTreeSet<_>>().len(), outcomes.len(), "ids are not unique");
+    let files = |out: &str| {
+        succeeds(&folder, &["run", "--pass", "audit", "-w", "gnn|multi", "-o", out]);
+        ["run.csv", "timeline.csv"].map(|file| read(&folder, &format!("{out}/{file}")))
+    };
+    assert_eq!(files("a"), files("b"));
+}
+
+#[test]
+fn results_are_never_overwritten() {
+    let folder = folder();
+    for number in ["001", "002"] {
+        succeeds(&folder, &[&ONE[..], &["--repeats", "1"]].concat());
+        let names: BTreeSet<String> = fs::read_dir(folder.path().join(format!("runs/run-{number}")))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(names, ["machine.toml", "run.csv", "timeline.csv", "times.csv"].map(String::from).into());
+    }
+    fs::create_dir(folder.path().join("mine")).unwrap();
+    fs::write(folder.path().join("mine/run.csv"), "precious").unwrap();
+    fails(&folder, &[&ONE[..], &["-o", "mine"]].concat(), 7, &["cannot write mine", "name a new folder"]);
+    assert_eq!(read(&folder, "mine/run.csv"), "precious");
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_stops_before_the_first_run() {
+    let folder = folder();
+    let started = std::time::Instant::now();
+    fails(
+        &folder,
+        &["run", "--repeats", "1000000", "-o", "tiny.trace/results"],
+        7,
+        &["cannot write tiny.trace/results"],
+    );
+    assert!(started.elapsed().as_secs() < 60, "something ran");
+    fs::write(folder.path().join("runs"), "a file").unwrap();
+    fails(&folder, &ONE, 7, &["cannot write runs"]);
+}
+
+#[test]
+fn usage_errors_say_the_way_out() {
+    let folder = folder();
+    fails(&folder, &["run", "--no-such-flag"], 2, &["--no-such-flag"]);
+    fails(&folder, &["run", "-s", "("], 2, &["'('"]);
+    fails(&folder, &["run", "-p", "novalue"], 2, &["write key=value"]);
+    fails(&folder, &["run", "-p", "max_split=1"], 2, &["'max_split'", "caching: conf, ", "direct: none"]);
+    fails(&folder, &["run", "-p", "max_split_size_mb=many"], 2, &["-p max_split_size_mb=many: caching"]);
+    fails(&folder, &["run", "-s", "caching", "-p", "conf=no_such_option:1"], 2, &["no_such_option"]);
+    fails(&folder, &["run", "--capacity", "12 apples"], 2, &["12 apples", "24GiB"]);
+    fails(&folder, &["run", "--csv", "rows.csv"], 2, &["only '-'", "-o"]);
+    fails(&folder, &["run", "--csv", "-", "--pass", "all"], 2, &["add -o DIR"]);
+    fails(&folder, &["run", "--repeats", "0"], 2, &["--repeats"]);
+    fails(&folder, &["run", "--trace", "tiny.trace", "--trace", "./tiny.trace"], 2, &["'tiny'"]);
+    assert!(!folder.path().join("runs").exists(), "a usage error left a folder behind");
+}
+
+#[test]
+fn nothing_selected_lists_what_there_is() {
+    let folder = folder();
+    fails(&folder, &["run", "-s", "no_such_strategy"], 3, &["caching, direct"]);
+    fails(&folder, &["run", "-S", "."], 3, &["caching, direct"]);
+    fails(&folder, &["run", "-w", "no_such_workload"], 3, &["gnn.default"]);
+    fails(&folder, &["run", "--trace", "tiny.trace", "-W", "tiny"], 3, &["there are: tiny"]);
+}
+
+#[test]
+fn an_unreadable_input_names_the_file_and_the_place() {
+    let folder = folder();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("bad.trace", b"gpu-alloc-trace 1\na 0 512 0\nf 1\n");
+    write("empty.pickle", b"");
+    write("cut.trace.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0x04]);
+    fails(&folder, &["run", "--trace", "missing.trace"], 6, &["missing.trace"]);
+    fails(&folder, &["run", "--trace", "missing.pickle"], 6, &["missing.pickle"]);
+    fails(&folder, &["run", "--trace", "bad.trace"], 6, &["bad.trace", "line 3", "slot 1 is empty"]);
+    fails(&folder, &["run", "--trace", "empty.pickle"], 6, &["empty.pickle"]);
+    fails(&folder, &["run", "--trace", "cut.trace.zst"], 6, &["cut.trace.zst"]);
+    fails(&folder, &["trace", "show", "no_such_recording"], 6, &["no_such_recording"]);
+    fails(&folder, &["trace", "import", "empty.pickle", "-o", "out.trace"], 6, &["empty.pickle"]);
+    assert!(!folder.path().join("out.trace").exists() && !folder.path().join("runs").exists());
+}
+
+#[test]
+fn a_trace_is_checked() {
+    let folder = folder();
+    assert!(succeeds(&folder, &["trace", "check", "tiny.trace"]).starts_with("tiny.trace: valid, 6 events, 2 slots"));
+    fs::write(folder.path().join("bad.trace"), TINY.replace("f 1\n", "f 1\nf 1\n")).unwrap();
+    fails(&folder, &["trace", "check", "bad.trace"], 4, &["bad.trace", "line 9"]);
+    fails(&folder, &["trace", "check", "missing.trace"], 6, &["missing.trace"]);
+}
+
+#[test]
+fn a_trace_is_shown_as_it_was_and_summarised() {
+    let folder = folder();
+    let shown = succeeds(&folder, &["trace", "show", "multistream.default"]);
+    fs::write(folder.path().join("again.trace"), &shown).unwrap();
+    assert_eq!(succeeds(&folder, &["trace", "show", "again.trace"]), shown);
+    let hash = |args: &[&str]| {
+        column(&succeeds(&folder, &[&["run", "-s", "direct", "--csv", "-"], args].concat()), "trace_hash")
+    };
+    assert_eq!(hash(&["--trace", "again.trace"]), hash(&["-w", "multistream"]));
+    let stat = succeeds(&folder, &["trace", "stat", "tiny.trace"]);
+    assert!(stat.contains("\npeak          3.00 MiB in 2 blocks at most\n"), "{stat}");
+    let json: serde_json::Value =
+        serde_json::from_str(&succeeds(&folder, &["trace", "stat", "tiny.trace", "--json"])).unwrap();
+    assert_eq!((&json["allocs"], &json["requested_peak_bytes"]), (&3.into(), &3_146_728.into()));
+}
+
+#[test]
+fn a_reader_who_leaves_is_no_failure() {
+    let folder = folder();
+    for args in [&["trace", "show", "gnn.default"][..], &["run", "-w", "cuda", "--csv", "-"], &["list"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_harness"))
+            .args(args)
+            .current_dir(&folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn parameters_reach_the_strategies_that_have_them() {
+    let folder = folder();
+    let conf = "expandable_segments:True,max_split_size_mb:128";
+    let run = |param: &str| {
+        succeeds(&folder, &["run", "-s", "^(caching|direct)$", "--trace", "tiny.trace", "--csv", "-", "-p", param])
+    };
+    let params = column(&run(&format!("conf={conf}")), "params");
+    assert!(params[0].contains(&format!("\"conf\":\"{conf}\"")), "{params:?}");
+    assert_eq!(params[1], "{}");
+    let params = column(&run("max_split_size_mb=128"), "params");
+    assert!(params[0].contains("\"max_split_size_mb\":128"), "{params:?}");
+}
+
+#[test]
+fn running_out_of_memory_is_a_result() {
+    let folder = folder();
+    for flags in [["--capacity", "2MiB"], ["--limit", "2MiB"]] {
+        let out = succeeds(&folder, &[&["run", "--trace", "tiny.trace", "--csv", "-"], &flags[..]].concat());
+        let outcomes = column(&out, "outcome");
+        assert!(outcomes.len() > 1 && outcomes.iter().all(|outcome| outcome == "oom"), "{flags:?}: {outcomes:?}");
+        assert!(column(&out, "outcome_event").iter().all(|event| event == "1"));
+        assert!(column(&out, "skipped_events").iter().all(|events| events == "1"));
+    }
+    let out = succeeds(&folder, &[&ONE[..], &["--pass", "audit", "--limit", "2MiB"]].concat());
+    assert!(out.contains("\ntiny on direct: oom at event 1: 3145728 bytes on stream 0: out of memory\n"), "{out}");
+    fs::write(folder.path().join("limited.trace"), TINY.replace("a 0 1000 0", "# limit_bytes = 1000\na 0 1000 0"))
+        .unwrap();
+    let outcome = |flags: &[&str]| {
+        let args = [&["run", "-s", "direct", "--trace", "limited.trace", "--csv", "-"], flags].concat();
+        column(&succeeds(&folder, &args), "outcome").remove(0)
+    };
+    assert_eq!((outcome(&[]).as_str(), outcome(&["--limit", "none"]).as_str()), ("oom", "ok"));
+    fs::write(folder.path().join("limited.trace"), TINY.replace("f 0\na 0", "l 3145728\nf 0\na 0")).unwrap();
+    assert_eq!(outcome(&[]), "oom", "a limit that the workload sets holds for a strategy without one");
+}
+
+#[test]
+fn the_time_pass_reports_the_floor_beside_each_row() {
+    let folder = folder();
+    let out = succeeds(&folder, &["run", "-w", "cuda", "--pass", "time", "--repeats", "3", "-o", "t"]);
+    assert!(out.contains("ns/op") && !out.contains("reserved"), "{out}");
+    let times = read(&folder, "t/times.csv");
+    for name in ["total_median_ns", "null_total_median_ns", "alloc_p50_ns", "null_alloc_p50_ns", "free_samples", "ops"]
+    {
+        assert!(column(&times, name).iter().all(|value| value.parse::<u64>().unwrap() > 0), "{name}");
+    }
+    let less = |a: &str, b: &str| {
+        let pairs = column(&times, a).into_iter().zip(column(&times, b));
+        pairs.into_iter().all(|(a, b)| a.parse::<u64>().unwrap() <= b.parse().unwrap())
+    };
+    assert!(less("total_min_ns", "total_median_ns") && less("total_median_ns", "total_max_ns"));
+    assert!(less("null_total_median_ns", "total_median_ns"), "nothing is faster than doing nothing");
+    let run = read(&folder, "t/run.csv");
+    assert_eq!(column(&run, "run"), column(&times, "run"));
+    assert!(column(&run, "reserved_peak_bytes").iter().all(String::is_empty));
+    assert!(!folder.path().join("t/timeline.csv").exists());
+}
+
+#[test]
+fn every_column_is_documented_and_no_other() {
+    let folder = folder();
+    succeeds(&folder, &[&ONE[..], &["--repeats", "1", "-o", "r"]].concat());
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/RESULTS.md")).unwrap();
+    for file in ["run.csv", "timeline.csv", "times.csv"] {
+        let (_, section) = page.split_once(&format!("\n## {file}\n")).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let first_cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        let documented: Vec<String> =
+            first_cells.flat_map(|cell| cell.split(", ")).map(|name| name.replace('`', "")).collect();
+        let header = read(&folder, &format!("r/{file}")).lines().next().unwrap().to_string();
+        assert_eq!(documented, header.split(',').collect::<Vec<_>>(), "{file}");
+    }
+    let machine: toml::Table = read(&folder, "r/machine.toml").parse().unwrap();
+    assert!(machine.keys().all(|key| page.contains(&format!("`{key}`"))), "{machine:?}");
+    assert_eq!(machine["command"].as_array().unwrap().last().unwrap().as_str(), Some("r"));
+}
+
+#[test]
+fn the_list_shows_every_strategy_with_its_parameters() {
+    let folder = folder();
+    let json: serde_json::Value = serde_json::from_str(&succeeds(&folder, &["list", "--json"])).unwrap();
+    let text = succeeds(&folder, &["list"]);
+    for strategy in json["strategies"].as_array().unwrap() {
+        assert!(text.contains(&format!("\n  {} ", strategy["name"].as_str().unwrap())), "{text}");
+        for key in strategy["params"].as_object().unwrap().keys() {
+            assert!(text.contains(&format!("\n      -p {key}=")), "{key} is not in {text}");
+        }
+    }
+    assert_eq!(json["workloads"].as_array().unwrap().len(), 7);
+    assert_eq!(json["devices"][0]["name"], "sim");
+}
+
+#[test]
+fn a_snapshot_gives_the_same_rows_as_its_import() {
+    let Some(path) = snapshot("multistream.default.pickle.zst") else { return };
+    let folder = folder();
+    let path = path.to_str().unwrap();
+    let direct = ["run", "-s", "direct", "--csv", "-"];
+    let embedded = succeeds(&folder, &[&direct[..], &["-w", "multistream"]].concat());
+    assert_eq!(succeeds(&folder, &[&direct[..], &["--trace", path]].concat()), embedded);
+    succeeds(&folder, &["trace", "import", path, "-o", "in"]);
+    let imported = "in/multistream.default.trace.zst";
+    assert_eq!(succeeds(&folder, &[&direct[..], &["--trace", imported]].concat()), embedded);
+    assert!(succeeds(&folder, &["trace", "import", path, "-o", "-"]).starts_with("gpu-alloc-trace 1\n"));
+    fails(&folder, &["trace", "import", path, "-o", "x.trace", "--device", "5"], 2, &["device 5"]);
+    assert!(!folder.path().join("x.trace").exists());
+}
+
+#[test]
+fn fidelity_ends_with_what_it_found() {
+    let folder = folder();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let recording = data.join("multistream.default.pickle.zst");
+    let exact = recording.to_str().unwrap();
+    assert!(succeeds(&folder, &["fidelity", exact]).starts_with("exact       "));
+    let row = succeeds(&folder, &["fidelity", exact, "--csv", "-"]);
+    let header =
+        "file,events,matched,inferred,first_divergence,reserved_peak_bytes,recorded_reserved_peak_bytes,verdict";
+    assert_eq!(row.lines().next(), Some(header));
+    assert_eq!(
+        (column(&row, "verdict"), column(&row, "first_divergence")),
+        (vec!["exact".into()], vec![String::new()])
+    );
+    assert_eq!(column(&row, "events"), column(&row, "matched"));
+
+    let limited = "diffusion.oom1g.pickle.zst";
+    fs::copy(data.join(limited), folder.path().join(limited)).unwrap();
+    let statistics = fs::read_to_string(data.join("diffusion.oom1g.json")).unwrap();
+    let wrong = statistics.replace("\"num_ooms\": 1", "\"num_ooms\": 2");
+    assert_ne!(wrong, statistics);
+    fs::write(folder.path().join("diffusion.oom1g.json"), wrong).unwrap();
+    let done = harness(&folder, &["fidelity", limited, "--csv", "-"]);
+    assert_eq!(done.code, 4, "{}", done.err);
+    assert_eq!(column(&done.out, "verdict"), ["diverged"]);
+    assert!(column(&done.out, "first_divergence")[0].parse::<u64>().unwrap() > 0);
+    assert!(done.err.contains("1 of 1 files are not exact"), "{}", done.err);
+    assert!(harness(&folder, &["fidelity", limited]).out.contains("num_ooms"));
+
+    fs::write(folder.path().join("empty.pickle"), "").unwrap();
+    let done = harness(&folder, &["fidelity", "missing.pickle", "empty.pickle", exact]);
+    assert_eq!(done.code, 6, "{}", done.err);
+    assert!(done.err.contains("missing.pickle") && done.err.contains("empty.pickle"), "{}", done.err);
+    assert!(done.out.starts_with("exact"), "the readable file was checked: {}", done.out);
+}
