@@ -1,5 +1,18 @@
-//! Allocation traces: the format, importers, statistics and (later) seeded generators.
+//! Allocation traces: what a workload asks of a GPU memory allocator, without what the allocator made of it.
+//!
+//! A [`Trace`] comes from a file in the project's format ([`format`](mod@format)), from a snapshot that PyTorch wrote ([`import`],
+//! which reads it with [`snapshot`]), or from the recordings that are part of the crate ([`embedded`]). [`check()`] says
+//! whether a trace that was made otherwise makes sense, [`stats`] what it is like.
 
+pub mod check;
+mod embedded;
+pub mod format;
+pub mod import;
+pub mod snapshot;
+mod stats;
 mod trace;
 
+pub use check::check;
+pub use embedded::{Embedded, embedded};
+pub use stats::{Percentiles, PoolStats, SizeClass, StreamStats, TraceStats, stats};
 pub use trace::{Event, Header, PoolOp, Trace};

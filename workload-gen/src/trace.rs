@@ -130,6 +130,8 @@ pub struct Header {
     /// What the importer had to suppose or make up, in words (a start state that was rebuilt, flushes that were
     /// inferred). Empty when nothing.
     pub notes: Vec<String>,
+    /// Header lines of other versions and tools, kept as they are: key and value.
+    pub extra: Vec<(String, String)>,
 }
 
 /// A workload.

@@ -1,0 +1,46 @@
+//! What can be wrong with a trace file.
+
+use std::io;
+
+/// A trace that could not be read or written. The text names the file, the line and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file could not be opened.
+    #[error("{file}: cannot open: {source}")]
+    Open {
+        /// The file.
+        file: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Reading or decompressing stopped with an error.
+    #[error("{file}: cannot read beyond line {line}: {source}; the file is damaged or cut short: copy it again")]
+    Read {
+        /// The file.
+        file: String,
+        /// Lines that were read before.
+        line: u64,
+        /// The answer of the system or of the decompressor.
+        source: io::Error,
+    },
+    /// A line that is not in the format or makes no sense where it stands.
+    #[error("{file}: line {line} (`{text}`): {problem}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line's number, from 1.
+        line: u64,
+        /// The line, cut after 80 characters.
+        text: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// The file could not be written.
+    #[error("{file}: cannot write: {source}")]
+    Write {
+        /// The file.
+        file: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}

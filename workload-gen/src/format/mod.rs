@@ -1,0 +1,18 @@
+//! The trace format: text, a line an event, readable in a diff; compressed with zstd where the name ends in `.zst`.
+//!
+//! `docs/TRACE-FORMAT.md` describes it. The first line carries the version, so that a later one can be told apart.
+
+mod error;
+mod fields;
+mod read;
+mod write;
+
+pub use error::TraceError;
+pub use read::{open, read};
+pub use write::{save, save_with_level, write};
+
+/// The first line of every trace.
+pub const FIRST_LINE: &str = "gpu-alloc-trace 1";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Bytes in order through one buffer, decompressed on the way.
+
+use super::error::SnapshotError;
+use std::io::{self, Read};
+
+/// A buffered stream that counts its bytes. What is compressed is found out from its first bytes.
+pub(super) struct Source<'a> {
+    inner: Box<dyn Read + 'a>,
+    buf: Box<[u8]>,
+    pos: usize,
+    end: usize,
+    /// Bytes of the stream before `buf[0]`.
+    before: u64,
+    ended: bool,
+    file: String,
+    compressed: bool,
+}
+
+impl<'a> Source<'a> {
+    /// Size of the buffer, and so the most that [`Source::ensure`] can promise.
+    pub(super) const CAPACITY: usize = 128 * 1024;
+
+    /// Looks at the first bytes of `reader` and decompresses gzip (all members) and zstd (all frames).
+    pub(super) fn new(mut reader: impl Read + 'a, file: &str) -> Result<Source<'a>, SnapshotError> {
+        let read_error = |source| SnapshotError::Read { file: file.into(), offset: 0, compressed: false, source };
+        let mut start = Vec::with_capacity(4);
+        reader.by_ref().take(4).read_to_end(&mut start).map_err(read_error)?;
+        let magic = start.clone();
+        let whole = io::Cursor::new(start).chain(reader);
+        let (inner, compressed): (Box<dyn Read + 'a>, bool) = match magic.as_slice() {
+            [0x1f, 0x8b, ..] => (Box::new(flate2::read::MultiGzDecoder::new(whole)), true),
+            // A zstd frame, or a skippable frame, which some writers put in front.
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+                (Box::new(zstd::stream::read::Decoder::new(whole).map_err(read_error)?), true)
+            }
+            _ => (Box::new(whole), false),
+        };
+        Ok(Source {
+            inner,
+            buf: vec![0; Self::CAPACITY].into_boxed_slice(),
+            pos: 0,
+            end: 0,
+            before: 0,
+            ended: false,
+            file: file.into(),
+            compressed,
+        })
+    }
+
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    pub(super) fn compressed(&self) -> bool {
+        self.compressed
+    }
+
+    /// Offset of the next byte in the stream.
+    #[inline]
+    pub(super) fn offset(&self) -> u64 {
+        self.before + self.pos as u64
+    }
+
+    /// The bytes that are in the buffer.
+    #[inline]
+    pub(super) fn buffered(&self) -> &[u8] {
+        &self.buf[self.pos..self.end]
+    }
+
+    /// Bytes at an offset that was read a short while ago or will be read next, as far as they are in the buffer.
+    pub(super) fn around(&self, offset: u64, len: usize) -> &[u8] {
+        let start = usize::try_from(offset.saturating_sub(self.before)).unwrap_or(usize::MAX).min(self.end);
+        if offset < self.before { &[] } else { &self.buf[start..self.end.min(start.saturating_add(len))] }
+    }
+
+    /// Goes on by bytes that are in the buffer.
+    #[inline]
+    pub(super) fn advance(&mut self, len: usize) {
+        self.pos = (self.pos + len).min(self.end);
+    }
+
+    /// Has at least `len` bytes in the buffer, or all that are left; says which. `len` is at most the capacity.
+    #[inline]
+    pub(super) fn ensure(&mut self, len: usize) -> Result<bool, SnapshotError> {
+        if self.end - self.pos >= len { Ok(true) } else { self.fill(len) }
+    }
+
+    #[cold]
+    fn fill(&mut self, len: usize) -> Result<bool, SnapshotError> {
+        // Whatever was read of the current opcode stays for error texts only if it is still ahead; that is enough,
+        // because an opcode is consumed after its operands were ensured.
+        self.buf.copy_within(self.pos..self.end, 0);
+        self.before += self.pos as u64;
+        self.end -= self.pos;
+        self.pos = 0;
+        while self.end < len && !self.ended {
+            match self.inner.read(&mut self.buf[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.end += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(SnapshotError::Read {
+                        file: self.file.clone(),
+                        offset: self.before + self.end as u64,
+                        compressed: self.compressed,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(self.end >= len)
+    }
+
+    /// Skips `len` bytes of any number; says whether there were so many.
+    pub(super) fn skip(&mut self, mut len: u64) -> Result<bool, SnapshotError> {
+        loop {
+            let here = (self.end - self.pos).min(usize::try_from(len).unwrap_or(usize::MAX));
+            self.pos += here;
+            len -= here as u64;
+            if len == 0 {
+                return Ok(true);
+            }
+            if !self.fill(1)? {
+                return Ok(false);
+            }
+        }
+    }
+}
