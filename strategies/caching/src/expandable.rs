@@ -13,7 +13,7 @@ use crate::arena::Arena;
 use crate::engine::Caching;
 use crate::rules::Rules;
 use crate::size::SMALL_SEGMENT;
-use crate::slab::{EXPANDABLE, FREE, GRANULE_SHIFT, TOKEN_BITS, UNMAPPED, key};
+use crate::slab::{EXPANDABLE, FREE, GRANULE_SHIFT, SIZE_LIMIT, TOKEN_BITS, UNMAPPED, key};
 use crate::stats::class;
 use allocator_core::{AllocError, Device, DeviceError, Sync, VirtualRange};
 
@@ -36,7 +36,10 @@ impl<R: Rules> Caching<R> {
     ) -> Result<Option<u32>, AllocError> {
         let mut at = match self.find_growable(number, granules) {
             Some(slot) => slot,
-            None => self.new_segment(dev, number)?,
+            None => match self.new_segment(dev, number)? {
+                Some(slot) => slot,
+                None => return Ok(None),
+            },
         };
         if self.slab[at].is(UNMAPPED) {
             match self.map_block(dev, at, self.slab[at].size().min(granules))? {
@@ -79,12 +82,19 @@ impl<R: Rules> Caching<R> {
         })
     }
 
-    /// A new segment, as one unmapped block.
-    fn new_segment(&mut self, dev: &mut dyn Device, number: u32) -> Result<u32, AllocError> {
+    /// A new segment, as one unmapped block. `None`: the device has no addresses left.
+    fn new_segment(&mut self, dev: &mut dyn Device, number: u32) -> Result<Option<u32>, AllocError> {
         let small = self.arenas[number as usize].small;
         let page = if small { SMALL_SEGMENT } else { self.settings.large_segment_size };
-        let bytes = (self.device_total + self.device_total / 8).next_multiple_of(page);
-        let range = VirtualRange::reserve(dev, bytes, page)?;
+        let whole_pages = (self.device_total + self.device_total / 8).checked_next_multiple_of(page);
+        let Some(bytes) = whole_pages.filter(|bytes| bytes >> GRANULE_SHIFT < SIZE_LIMIT) else {
+            return Ok(None);
+        };
+        let range = match VirtualRange::reserve(dev, bytes, page) {
+            Ok(range) => range,
+            Err(DeviceError::OutOfMemory) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let base = range.base();
         let arena = &mut self.arenas[number as usize];
         if !arena.cover(&mut self.slab, number, base, bytes) {
@@ -100,7 +110,7 @@ impl<R: Rules> Caching<R> {
         arena.insert_unmapped(&self.slab, slot);
         self.expandable.insert(base, range);
         self.plain = false;
-        Ok(slot)
+        Ok(Some(slot))
     }
 
     fn segment_at(&mut self, address: u64) -> Option<(u64, &mut ExpandableSegment)> {
@@ -195,7 +205,7 @@ impl<R: Rules> Caching<R> {
             let tail = &mut self.slab[rest];
             tail.key = crate::slab::key((end - last) >> GRANULE_SHIFT, token + ((last - first) >> GRANULE_SHIFT));
             tail.next = next;
-            tail.meta = node.meta & !(FREE | crate::slab::SPILLED);
+            tail.meta = node.meta & !FREE;
             self.slab[next].prev = rest;
             next = rest;
             self.cache(rest);

@@ -50,27 +50,28 @@ impl Settings {
         self.garbage_collection_threshold = 0.0;
         let tokens = Tokens::new(text);
         // Two other options are bounded by this one, so it is read first wherever it stands.
-        let mut at = 0;
-        while at < tokens.len() {
-            if tokens.0[at] == "large_segment_size_mb" {
-                let mib = tokens.number(at + 2)?;
-                if mib <= 10 {
-                    return error("CachingAllocator option large_segment_size_mb must be > 10 MB");
-                }
-                self.large_segment_size = mib.saturating_mul(MIB);
+        for at in (0..tokens.len()).filter(|&at| tokens.0[at] == "large_segment_size_mb") {
+            let mib = tokens.number(at + 2)?;
+            if mib <= 10 {
+                return error("CachingAllocator option large_segment_size_mb must be > 10 MB");
             }
-            at = tokens.skip_value(at)?;
+            self.large_segment_size = mib.min(u64::MAX / MIB) * MIB;
         }
         self.max_non_split_rounding = self.large_segment_size;
+        // PyTorch has two parsers, one for all accelerators and one for CUDA; each skips the other's keys.
         let mut at = 0;
         while at < tokens.len() {
-            at = self.option(&tokens, at)?;
+            at = self.accelerator_option(&tokens, at)?;
+        }
+        let mut at = 0;
+        while at < tokens.len() {
+            at = self.cuda_option(&tokens, at)?;
         }
         Ok(())
     }
 
     /// Applies the option at `at`; returns where the next one starts.
-    fn option(&mut self, tokens: &Tokens, at: usize) -> Result<usize, ConfigError> {
+    fn accelerator_option(&mut self, tokens: &Tokens, at: usize) -> Result<usize, ConfigError> {
         let value = at + 2;
         match tokens.0[at].as_str() {
             "max_split_size_mb" => self.max_split_size = self.at_least_a_segment(tokens, value, "max_split_size_mb")?,
@@ -86,14 +87,20 @@ impl Settings {
             }
             "roundup_power2_divisions" => return self.divisions(tokens, at),
             "expandable_segments" => self.expandable_segments = tokens.boolean(value)?,
-            "per_process_memory_fraction" => {
-                let share = tokens.real(value)?;
-                if !(0.0..=1.0).contains(&share) {
-                    return error("per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
-                }
-                self.per_process_memory_fraction = share;
-            }
             "large_segment_size_mb" => {}
+            "pinned_use_background_threads" => {
+                tokens.boolean(value)?;
+            }
+            key if CUDA_KEYS.contains(&key) => return tokens.skip_value(at),
+            key => return error(&format!("Unrecognized key '{key}' in Accelerator allocator config.")),
+        }
+        Ok(at + 4)
+    }
+
+    /// Applies or checks the option at `at`; returns where the next one starts.
+    fn cuda_option(&mut self, tokens: &Tokens, at: usize) -> Result<usize, ConfigError> {
+        let value = at + 2;
+        match tokens.0[at].as_str() {
             "backend" => match tokens.at(value)? {
                 "native" | "cudaMallocAsync" => {}
                 _ => return error("Unknown allocator backend, options are native and cudaMallocAsync"),
@@ -102,8 +109,7 @@ impl Settings {
             | "release_lock_on_hipmalloc"
             | "graph_capture_record_stream_reuse"
             | "pinned_use_cuda_host_register"
-            | "pinned_use_hip_host_register"
-            | "pinned_use_background_threads" => {
+            | "pinned_use_hip_host_register" => {
                 tokens.boolean(value)?;
             }
             "pinned_num_register_threads" => {
@@ -122,7 +128,14 @@ impl Settings {
                     return error("Pinned reserve segment size has to be greater than 0");
                 }
             }
-            key => return error(&format!("Unrecognized key '{key}' in Accelerator allocator config.")),
+            "per_process_memory_fraction" => {
+                let share = tokens.real(value)?;
+                if !(0.0..=1.0).contains(&share) {
+                    return error("per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
+                }
+                self.per_process_memory_fraction = share;
+            }
+            _ => return tokens.skip_value(at),
         }
         Ok(at + 4)
     }
@@ -179,6 +192,19 @@ impl Settings {
     }
 }
 
+/// Options of the CUDA parser.
+const CUDA_KEYS: [&str; 9] = [
+    "per_process_memory_fraction",
+    "backend",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+];
+
 fn error<T>(text: &str) -> Result<T, ConfigError> {
     Err(ConfigError(text.to_owned()))
 }
@@ -219,12 +245,13 @@ impl Tokens {
 
     /// Where the next option starts, skipping a value of any form.
     fn skip_value(&self, at: usize) -> Result<usize, ConfigError> {
-        let value = at + 2;
-        if value < self.len() && self.0[value] == "[" {
-            let end = (value..self.len()).find(|&i| self.0[i] == "]");
-            return Ok(end.unwrap_or(self.len()) + 2);
+        let mut value = at + 2;
+        if self.at(value)? == "[" {
+            while self.at(value)? != "]" {
+                value += 1;
+            }
         }
-        Ok(at + 4)
+        Ok(value + 2)
     }
 
     /// A number as C's `strtoull` reads it: leading digits count, a minus sign wraps around.

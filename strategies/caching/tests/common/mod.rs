@@ -220,7 +220,9 @@ impl Runner {
                 }
             }
             "ev" => self.dev.ready = cmd[1] == "1",
-            "empty" => drop(self.strategy.trim(&mut self.dev, 0).expect("the stub does not fail")),
+            "empty" => {
+                self.strategy.trim(&mut self.dev, 0).expect("the stub does not fail");
+            }
             "conf" => self.control(Control::Settings(cmd[1])),
             "frac" => {
                 let fraction: f64 = cmd[1].parse().expect("a fraction");
@@ -289,10 +291,17 @@ impl Runner {
         self.event(action, addr, size, stream, pool)
     }
 
+    /// The table of `memory_summary()`.
+    pub fn summary(&self, abbreviated: bool) -> String {
+        self.strategy.stats().memory_summary(0, abbreviated)
+    }
+
     /// All statistics by PyTorch's names.
     pub fn stats(&self) -> BTreeMap<String, i64> {
         let mut all = BTreeMap::new();
-        self.strategy.counters(&mut |key, value| drop(all.insert(key.to_owned(), value)));
+        self.strategy.counters(&mut |key, value| {
+            all.insert(key.to_owned(), value);
+        });
         all
     }
 }
