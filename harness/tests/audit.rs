@@ -141,8 +141,10 @@ fn direct_is_measured_to_the_byte() {
     assert_eq!((memory.reserved_end, memory.requested_end), (0, 0));
     assert_eq!(&memory.calls[..2], [3, 3]);
     assert_eq!(memory.calls[2..].iter().sum::<u64>(), 0);
-    assert_eq!(memory.driver_ns, 600_000, "six calls of 100 µs");
-    assert_eq!(memory.end_ns, 600_000);
+    let mallocs = 36_000 + (36_000 + 3 * 35) + 36_000;
+    let frees = 30_000 + (30_000 + 3 * 375) + 30_000;
+    assert_eq!(memory.driver_ns, mallocs + frees, "a base and a part by size for each call");
+    assert_eq!(memory.end_ns, mallocs + frees);
     assert_eq!(audit.timeline.len(), 6);
     assert_eq!(audit.timeline[1].load, Band { min: 3 * MIB + 1024, max: 3 * MIB + 1024 });
 }
@@ -250,9 +252,9 @@ fn the_calls_of_the_workload_are_not_the_strategys() {
     ];
     let audit = audited(&mut Direct::default(), &events);
     assert_eq!(audit.memory.calls.iter().sum::<u64>(), 1);
-    assert_eq!(audit.memory.driver_ns, 100_000);
-    // The wait for the work hides the two calls that made it: 1 µs each, then 1 µs for the call that waits.
-    assert_eq!(audit.memory.end_ns, 5_000 + 7 + 100_000);
+    assert_eq!(audit.memory.driver_ns, 36_000);
+    // The wait for the work hides the two calls that made it; the call that waits comes on top.
+    assert_eq!(audit.memory.end_ns, 5_000 + 7 + 36_000);
 }
 
 #[test]

@@ -80,6 +80,12 @@ impl SimDevice {
         self.spend(kind, self.profile.cost(kind).total_ns(calls, bytes));
     }
 
+    /// Charges a call that neither takes a driver page nor gives one back.
+    fn charge_within_page(&mut self, kind: CallKind) {
+        self.calls[kind as usize] += 1;
+        self.spend(kind, self.profile.within_page.total_ns(1, 0));
+    }
+
     fn spend(&mut self, kind: CallKind, ns: u64) {
         self.clock.pass(ns);
         let total = &mut self.call_ns[kind as usize];
@@ -125,16 +131,29 @@ impl Device for SimDevice {
     fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {
         let outcome = match size {
             0 => Err(DeviceError::Invalid(CallKind::Malloc)),
-            _ => self.arena.take(size, self.left()).ok_or(DeviceError::OutOfMemory),
+            _ => {
+                let used = self.arena.used();
+                let outcome = self.arena.take(size, self.left()).ok_or(DeviceError::OutOfMemory);
+                if outcome.is_ok() && self.arena.used() == used {
+                    self.charge_within_page(CallKind::Malloc);
+                    return outcome;
+                }
+                outcome
+            }
         };
         self.charged(CallKind::Malloc, size, outcome)
     }
 
     fn free(&mut self, ptr: u64) -> Result<(), DeviceError> {
+        let used = self.arena.used();
         match self.arena.give(ptr) {
             Some(size) => {
                 self.waiting(CallKind::Free, Clock::wait_idle);
-                self.charge(CallKind::Free, 1, size);
+                if self.arena.used() == used {
+                    self.charge_within_page(CallKind::Free);
+                } else {
+                    self.charge(CallKind::Free, 1, size);
+                }
                 Ok(())
             }
             None => self.charged(CallKind::Free, 0, Err(DeviceError::Invalid(CallKind::Free))),
@@ -166,7 +185,6 @@ impl Device for SimDevice {
         let outcome = self.pages.map(va, handles);
         if let Ok(bytes) = outcome {
             self.charge(CallKind::Map, handles.len() as u64, bytes);
-            self.spend(CallKind::Map, self.profile.set_access.total_ns(1, bytes));
             return Ok(());
         }
         self.charged(CallKind::Map, 0, outcome.map(drop))

@@ -9,8 +9,8 @@ fn profile() -> Profile {
     Profile {
         malloc,
         free,
-        map: Cost::flat(30),
-        set_access: Cost { base_ns: 400, ns_per_mib: 1 },
+        within_page: Cost::flat(100),
+        map: Cost { base_ns: 430, ns_per_mib: 1 },
         unmap: Cost::flat(7),
         poll: Cost::flat(3),
         fence: Cost::flat(5),
@@ -81,12 +81,19 @@ fn calls_are_counted_and_cost_host_time() {
     dev.malloc(4 * MIB).unwrap();
     dev.malloc(2 << 30).unwrap_err();
     assert_eq!(calls(&dev, CallKind::Malloc), (2, 1_040 + 1_000), "a failed call has no size");
+    let small = dev.malloc(512).unwrap();
+    let shares_its_page = dev.malloc(512).unwrap();
+    assert_eq!(calls(&dev, CallKind::Malloc), (4, 2_040 + 1_000 + 100), "the second small one needs no new page");
+    dev.free(shares_its_page).unwrap();
+    assert_eq!(calls(&dev, CallKind::Free), (1, 100), "the page stays");
+    dev.free(small).unwrap();
+    assert_eq!(calls(&dev, CallKind::Free), (2, 100 + 2_000));
     let va = dev.reserve(1 << 30).unwrap();
     let handles = [dev.create(PAGE).unwrap(), dev.create(PAGE).unwrap()];
     dev.map(va, &handles).unwrap();
-    assert_eq!(calls(&dev, CallKind::Map), (2, 60 + 404), "per handle, and once for access");
+    assert_eq!(calls(&dev, CallKind::Map), (2, 860 + 4), "per handle and per MiB");
     dev.map(va, &handles).unwrap_err();
-    assert_eq!(calls(&dev, CallKind::Map), (3, 494));
+    assert_eq!(calls(&dev, CallKind::Map), (3, 864 + 430));
     dev.unmap(va, 2 * PAGE).unwrap();
     assert_eq!(calls(&dev, CallKind::Unmap), (2, 14));
     let total: u64 = dev.usage().call_ns.iter().sum();
