@@ -15,6 +15,12 @@
 //!   those streams; memory freed on one stream may reach another stream only after such a fence too.
 //! - `foreign_block`: a block that is not live here is refused and given back.
 //! - `inspect`: the reported spans cover live blocks exactly and tile their segments.
+//! - `limit`: where there is no memory the answer is [`AllocError::OutOfMemory`], a limit set by [`Control::Limit`]
+//!   holds, and later requests that fit are served.
+//! - `pools`: blocks of a private pool share no segment with those of another, and its memory goes back once nobody
+//!   uses it.
+//! - `device_calls`: what the device is called with makes sense to it: no address twice, no unknown handle.
+//! - `no_panic`: no sequence of calls panics.
 
 use crate::device::{Device, DeviceInfo};
 use crate::error::{AllocError, ConfigError, ControlError, FreeError};
@@ -61,7 +67,9 @@ pub trait Strategy: Send {
 pub enum Control<'a> {
     /// A private pool comes into being (or gets one more user).
     PoolCreate(PoolId),
-    /// From now on requests may name the pool; a capture or a pool context is open until [`Control::PoolEnd`].
+    /// A context of the pool opens (a graph capture, `use_mem_pool`) and stays open until [`Control::PoolEnd`]. A pool
+    /// that does not exist comes into being; either way it has one more user. Contexts have side effects beyond their
+    /// own requests: while any is open, frees that would have to wait for other streams are put off.
     PoolBegin(PoolId),
     /// Closes the pool's context.
     PoolEnd(PoolId),

@@ -109,7 +109,7 @@ pending_peak_bytes,reserved_peak_bytes,device_used_peak_bytes,reserved_peak_even
 requested_at_reserved_peak_bytes,reserved_end_bytes,requested_end_bytes,modelled_driver_ns,modelled_end_ns,\
 calls_malloc,calls_free,calls_reserve,calls_unreserve,calls_create,calls_release,calls_map,calls_unmap,calls_fence,\
 calls_poll,calls_order_after,calls_sync,calls_memory_info
-153f65d6bc8c9b7a,tiny,ea29f2b0db067948,6,direct,{},sim,h200,16777216,,ok,,,0,0,0,0,3146728,3146752,0,3146728,6291456,1,3146752,3146728,0,0,\
+1b6478d35a7adc8e,tiny,ea29f2b0db067948,6,direct,{},sim,h200,16777216,,ok,,,0,0,0,0,3146728,3146752,0,3146728,6291456,1,3146752,3146728,0,0,\
 199230,199230,3,3,0,0,0,0,0,0,0,0,0,0,0
 ";
     assert_eq!(out, expected);
