@@ -17,8 +17,7 @@
 //! - `inspect`: the reported spans cover live blocks exactly and tile their segments.
 //! - `limit`: where there is no memory the answer is [`AllocError::OutOfMemory`], a limit set by [`Control::Limit`]
 //!   holds, and later requests that fit are served.
-//! - `pools`: blocks of a private pool share no segment with those of another, and its memory goes back once nobody
-//!   uses it.
+//! - `pools`: blocks of one pool never share a segment with those of another.
 //! - `device_calls`: what the device is called with makes sense to it: no address twice, no unknown handle.
 //! - `no_panic`: no sequence of calls panics.
 

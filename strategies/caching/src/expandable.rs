@@ -241,6 +241,17 @@ impl<R: Rules> Caching<R> {
         Ok(())
     }
 
+    /// Gives the addresses of an arena's segments back that never got memory, or lost it all.
+    pub(crate) fn destroy_empty_segments(&mut self, dev: &mut dyn Device, number: usize) -> Result<(), DeviceError> {
+        for slot in self.arenas[number].unmapped.clone() {
+            if !self.slab[slot].is_split() {
+                let base = self.arenas[number].address(&self.slab, slot);
+                self.destroy_segment(dev, number, slot, base)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the addresses of a segment back that has nothing mapped.
     fn destroy_segment(
         &mut self,
