@@ -3,7 +3,7 @@
 //! The root has an entry per MiB of addresses. It holds the block itself while only one starts in that MiB, which is
 //! so for large blocks. With a second one it names a leaf, which has an entry for every 512 bytes. Devices take
 //! addresses from a few far-apart arenas, so the root is made in pieces of 2 TiB; the system provides their memory as
-//! it is touched.
+//! it is touched. The first piece is most often the only one, and is found without looking for it.
 
 use crate::request::Block;
 use std::collections::BTreeMap;
@@ -37,31 +37,44 @@ pub(super) struct AddressTable {
     irregular: BTreeMap<u64, u64>,
 }
 
+/// Pieces of entries by address.
 #[derive(Debug)]
-struct Root([Vec<Entry>; CHUNKS]);
+struct Root {
+    /// The first address of the piece that came first.
+    base: u64,
+    /// That piece.
+    first: Vec<Entry>,
+    /// All others.
+    others: [Vec<Entry>; CHUNKS],
+}
 
 impl Root {
-    /// The entry of a regular address, if its chunk exists.
-    #[inline]
-    fn get(&self, ptr: u64) -> Option<&Entry> {
-        if ptr & !REGULAR != 0 {
-            return None;
-        }
-        self.0[(ptr >> CHUNK_BITS) as usize].get(root_index(ptr))
-    }
-
+    /// The entry of a regular address, if its piece exists.
     #[inline]
     fn get_mut(&mut self, ptr: u64) -> Option<&mut Entry> {
         if ptr & !REGULAR != 0 {
             return None;
         }
-        self.0[(ptr >> CHUNK_BITS) as usize].get_mut(root_index(ptr))
+        let at = (ptr.wrapping_sub(self.base) >> ROOT_BITS) as usize;
+        if at < self.first.len() {
+            return Some(&mut self.first[at]);
+        }
+        self.others[(ptr >> CHUNK_BITS) as usize].get_mut((ptr >> ROOT_BITS) as usize % CHUNK_ENTRIES)
     }
-}
 
-#[inline]
-fn root_index(ptr: u64) -> usize {
-    (ptr >> ROOT_BITS) as usize % CHUNK_ENTRIES
+    /// The entry of a regular address, whose piece is made if need be.
+    fn get_or_make(&mut self, ptr: u64) -> &mut Entry {
+        let chunk = ptr >> CHUNK_BITS;
+        let place = (ptr >> ROOT_BITS) as usize % CHUNK_ENTRIES;
+        if self.first.is_empty() {
+            self.base = chunk << CHUNK_BITS;
+        }
+        let entries = if self.base >> CHUNK_BITS == chunk { &mut self.first } else { &mut self.others[chunk as usize] };
+        if entries.is_empty() {
+            *entries = vec![EMPTY; CHUNK_ENTRIES];
+        }
+        &mut entries[place]
+    }
 }
 
 #[inline]
@@ -82,7 +95,7 @@ fn block_of([ptr, key]: Entry) -> Option<Block> {
 impl AddressTable {
     pub(super) fn new() -> AddressTable {
         AddressTable {
-            root: Root([const { Vec::new() }; CHUNKS]),
+            root: Root { base: 0, first: Vec::new(), others: [const { Vec::new() }; CHUNKS] },
             leaves: Vec::new(),
             free_leaves: Vec::new(),
             irregular: BTreeMap::new(),
@@ -127,10 +140,10 @@ impl AddressTable {
     }
 
     /// The block at an address, for a look: it stays in the table.
-    pub(super) fn peek(&self, ptr: u64) -> Option<Block> {
-        match self.root.get(ptr) {
-            Some(&entry) if entry[0] == ptr => block_of(entry),
-            Some(&entry) if entry[0] == LEAF => block_of(self.leaves[leaf_index(leaf_of(entry), ptr)]),
+    pub(super) fn peek(&mut self, ptr: u64) -> Option<Block> {
+        match self.root.get_mut(ptr).copied() {
+            Some(entry) if entry[0] == ptr => block_of(entry),
+            Some(entry) if entry[0] == LEAF => block_of(self.leaves[leaf_index(leaf_of(entry), ptr)]),
             Some(_) => None,
             None if ptr == Block::EMPTY_PTR => Some(Block::empty()),
             None => block_of([ptr, *self.irregular.get(&ptr)?]),
@@ -147,11 +160,7 @@ impl AddressTable {
             self.irregular.insert(ptr, key);
             return;
         }
-        let chunk = &mut self.root.0[(ptr >> CHUNK_BITS) as usize];
-        if chunk.is_empty() {
-            *chunk = vec![EMPTY; CHUNK_ENTRIES];
-        }
-        let entry = &mut chunk[root_index(ptr)];
+        let entry = self.root.get_or_make(ptr);
         if entry[0] == 0 || entry[0] == ptr {
             *entry = [ptr, key];
             return;

@@ -19,6 +19,8 @@ const AREAS: usize = 1 << (TOKEN_BITS - AREA_BITS);
 pub(crate) struct AddressMap {
     /// Address of each area's first byte, ascending.
     base: [u64; AREAS],
+    /// By area, what its tokens' offset from 0 in bytes must be moved by to be addresses.
+    shift: [u64; AREAS],
     len: usize,
 }
 
@@ -26,11 +28,12 @@ pub(crate) struct AddressMap {
 pub(crate) struct TooFarApart;
 
 impl AddressMap {
-    /// The address behind a token.
+    /// The address behind a token, or a key.
     #[inline(always)]
-    pub(crate) fn address(&self, token: u64) -> u64 {
-        let area = (token >> AREA_BITS) as usize % AREAS;
-        self.base[area] + ((token & ((1 << AREA_BITS) - 1)) << GRANULE_SHIFT)
+    pub(crate) fn address(&self, key: u64) -> u64 {
+        let token = key & TOKEN_MASK;
+        let area = (token >> AREA_BITS) as usize;
+        (token << GRANULE_SHIFT).wrapping_add(self.shift[area])
     }
 
     /// The token of an address in a known area.
@@ -56,6 +59,9 @@ impl AddressMap {
             self.base[at..=self.len].rotate_right(1);
             self.base[at] = base;
             self.len += 1;
+        }
+        for (area, &base) in self.base.iter().enumerate() {
+            self.shift[area] = base.wrapping_sub((area as u64) << AREA_SHIFT);
         }
         let moved = self.base[..before.len] != before.base[..before.len];
         Ok(moved.then_some(before))

@@ -5,7 +5,7 @@
 
 use crate::address::AddressMap;
 use crate::index::FreeIndex;
-use crate::slab::{ARENA_SHIFT, IN_USE, SMALL, Slab};
+use crate::slab::{ARENA_SHIFT, FREE, IN_USE, SMALL, Slab};
 use allocator_core::{PoolId, StreamId};
 
 /// See the module.
@@ -27,29 +27,53 @@ impl Arena {
         number << ARENA_SHIFT | if small { SMALL } else { 0 }
     }
 
+    /// Puts a block into the index, marked free.
+    pub(crate) fn insert(&mut self, slab: &mut Slab, slot: u32) {
+        let key = slab[slot].key;
+        slab[slot].meta |= FREE;
+        let nodes = slab.nodes_mut();
+        if self.small {
+            self.index.insert::<true>(nodes, slot, key);
+        } else {
+            self.index.insert::<false>(nodes, slot, key);
+        }
+    }
+
+    /// Takes a block out of the index, and clears its mark.
     pub(crate) fn remove(&mut self, slab: &mut Slab, slot: u32) {
-        if self.small { self.index.remove::<true>(slab, slot) } else { self.index.remove::<false>(slab, slot) }
+        let nodes = slab.nodes_mut();
+        if self.small {
+            self.index.remove::<true>(nodes, slot)
+        } else {
+            self.index.remove::<false>(nodes, slot)
+        }
+        slab[slot].meta &= !FREE;
     }
 
     pub(crate) fn best_fit(&mut self, slab: &mut Slab, size: u64) -> Option<u32> {
-        if self.small { self.index.best_fit::<true>(slab, size) } else { self.index.best_fit::<false>(slab, size) }
+        let nodes = slab.nodes_mut();
+        if self.small { self.index.best_fit::<true>(nodes, size) } else { self.index.best_fit::<false>(nodes, size) }
     }
 
     pub(crate) fn at_least(&self, slab: &Slab, key: u64) -> Option<u32> {
-        if self.small { self.index.at_least::<true>(slab, key) } else { self.index.at_least::<false>(slab, key) }
+        let nodes = slab.nodes();
+        if self.small { self.index.at_least::<true>(nodes, key) } else { self.index.at_least::<false>(nodes, key) }
     }
 
     pub(crate) fn before(&self, slab: &Slab, key: u64) -> Option<u32> {
-        if self.small { self.index.before::<true>(slab, key) } else { self.index.before::<false>(slab, key) }
+        let nodes = slab.nodes();
+        if self.small { self.index.before::<true>(nodes, key) } else { self.index.before::<false>(nodes, key) }
     }
 
     pub(crate) fn successor(&self, slab: &Slab, slot: u32) -> Option<u32> {
-        if self.small { self.index.successor::<true>(slab, slot) } else { self.index.successor::<false>(slab, slot) }
+        let nodes = slab.nodes();
+        if self.small { self.index.successor::<true>(nodes, slot) } else { self.index.successor::<false>(nodes, slot) }
     }
 
     /// All free blocks, by size and address.
     pub(crate) fn collect(&self, slab: &Slab) -> Vec<u32> {
-        if self.small { self.index.collect::<true>(slab) } else { self.index.collect::<false>(slab) }
+        let nodes = slab.nodes();
+        if self.small { self.index.collect::<true>(nodes) } else { self.index.collect::<false>(nodes) }
     }
 
     /// Makes the addresses of a new segment known, renumbering the tokens of all blocks if need be. `number` is this
@@ -65,7 +89,7 @@ impl Arena {
                         node.key = self.areas.translate(&old, node.key);
                     }
                 }
-                self.index.rekey(slab);
+                self.index.rekey(slab.nodes());
                 true
             }
         }

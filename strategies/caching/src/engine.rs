@@ -6,15 +6,14 @@
 //! the cache cannot serve, takes the general path.
 
 use crate::arena::Arena;
+use crate::blocks::Blocks;
 use crate::events::{EventQueues, Uses};
 use crate::expandable::ExpandableSegment;
 use crate::pools::PoolTable;
 use crate::rules::{Rules, Torch211};
 use crate::settings::Settings;
 use crate::size::GRANULE;
-use crate::slab::{
-    EXPANDABLE, FREE, GRANULE_SHIFT, LIVE, Node, PENDING, SIZE_LIMIT, SMALL, Slab, TOKEN_BITS, USED, key,
-};
+use crate::slab::{EXPANDABLE, GRANULE_SHIFT, LIVE, Node, PENDING, SIZE_LIMIT, SMALL, Slab, USED};
 use crate::stats::{Stats, class};
 use allocator_core::{AllocError, Block, ConfigError, Device, DeviceInfo, FreeError, FreeFailure, PoolId, Request};
 use allocator_core::{CallKind, DeviceError, StreamId};
@@ -82,11 +81,20 @@ pub(crate) struct Found {
 impl<R: Rules> Caching<R> {
     /// An allocator under `settings` for a device.
     pub fn with_settings(settings: Settings, device: &DeviceInfo) -> Result<Self, ConfigError> {
-        let largest = (SIZE_LIMIT << GRANULE_SHIFT) / 9 * 8 - settings.large_segment_size.min(1 << 34);
-        if device.total > largest {
-            let total = device.total;
+        let page = settings.large_segment_size;
+        if settings.expandable_segments && !page.is_multiple_of(device.granularity) {
+            let (page, granularity) = (page >> 20, device.granularity >> 20);
             return Err(ConfigError(format!(
-                "a device of {total} bytes is larger than the {largest} that are supported"
+                "large_segment_size_mb is {page}, but with expandable segments it is mapped in multiples of \
+                 {granularity} MiB"
+            )));
+        }
+        // An expandable segment has 9/8 of the device's addresses and up to a page more, as one block.
+        let largest = (SIZE_LIMIT << GRANULE_SHIFT) / 9 * 8 - (16 << 30);
+        if device.total > largest {
+            let (total, largest) = (device.total >> 30, largest >> 30);
+            return Err(ConfigError(format!(
+                "a device of {total} GiB: blocks here have addresses and sizes for at most {largest} GiB"
             )));
         }
         let mut stats = Stats::default();
@@ -130,7 +138,8 @@ impl<R: Rules> Caching<R> {
     /// To be called when anything changes that the plain path relies on.
     pub(crate) fn update_plain(&mut self) {
         let settings = &self.settings;
-        self.plain = settings.max_split_size == u64::MAX
+        self.plain = R::LOWEST_ADDRESS
+            && settings.max_split_size == u64::MAX
             && settings.roundup_power2_divisions == [0; 16]
             && !settings.expandable_segments
             && self.expandable.is_empty()
@@ -145,10 +154,10 @@ impl<R: Rules> Caching<R> {
     pub(crate) fn serve(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
         let small_granules = const { R::SMALL_LIMIT >> GRANULE_SHIFT };
         let granules = req.size.wrapping_add(GRANULE - 1) >> GRANULE_SHIFT;
-        // Size 0 and sizes that overflow end up in the general path.
+        // Size 0 and sizes that no block can have end up in the general path.
         if self.plain
             && req.pool == PoolId::DEFAULT
-            && granules.wrapping_sub(1) < EXABYTE >> GRANULE_SHIFT
+            && granules.wrapping_sub(1) < SIZE_LIMIT - 1
             && let Some(&[small, large]) = self.pools.default.arenas.get(req.stream.index())
         {
             let block = if granules <= small_granules {
@@ -167,14 +176,13 @@ impl<R: Rules> Caching<R> {
     #[inline(always)]
     fn serve_cached<const IS_SMALL: bool>(&mut self, number: u32, granules: u64, requested: u64) -> Option<Block> {
         let arena = self.arenas.get_mut(number as usize)?;
-        let mut slot = arena.index.best_fit::<IS_SMALL>(&mut self.slab, granules)?;
-        if !R::LOWEST_ADDRESS {
-            slot = highest_of_its_size(arena, &self.slab, slot);
-        }
-        arena.index.remove::<IS_SMALL>(&mut self.slab, slot);
-        let rest = self.slab[slot].size() - granules;
+        self.slab.reserve();
+        let (nodes, unused) = self.slab.parts();
+        let slot = arena.index.take_best::<IS_SMALL>(nodes, granules)?;
+        let rest = nodes[slot as usize].size() - granules;
         let split = if IS_SMALL { rest > 0 } else { rest > const { R::LARGE_REMAINDER >> GRANULE_SHIFT } };
-        self.hand_out::<IS_SMALL, true>(number, slot, granules, requested, split)
+        let blocks = Blocks::<IS_SMALL, true> { arena, nodes, unused, stats: &mut self.stats };
+        blocks.hand_out(slot, granules, requested, split)
     }
 
     #[cold]
@@ -189,7 +197,7 @@ impl<R: Rules> Caching<R> {
         if req.stream.as_ticket().is_some() {
             return Err(AllocError::Device(DeviceError::Invalid(CallKind::Fence)));
         }
-        if self.pools.get(req.pool).is_none() {
+        if !self.pools.serves(req.pool) {
             return Err(AllocError::UnknownPool);
         }
         if self.pools.captures.is_empty() {
@@ -209,14 +217,31 @@ impl<R: Rules> Caching<R> {
             None => self.obtain(dev, arena, &want)?,
         };
         let split = self.should_split(&found, &want);
-        let arena = self.slab[found.slot].arena() as u32;
         let block = if want.small {
-            self.hand_out::<true, false>(arena, found.slot, want.granules, req.size, split)
+            self.cut::<true>(found.slot, want.granules, req.size, split)
         } else {
-            self.hand_out::<false, false>(arena, found.slot, want.granules, req.size, split)
+            self.cut::<false>(found.slot, want.granules, req.size, split)
         };
         // No device hands out address 0; a block there could not be told from none.
         block.ok_or(AllocError::AddressSpace)
+    }
+
+    /// Hands out a block that is in no index.
+    fn cut<const IS_SMALL: bool>(&mut self, slot: u32, granules: u64, requested: u64, split: bool) -> Option<Block> {
+        self.slab.reserve();
+        let number = self.slab[slot].arena();
+        let (nodes, unused) = self.slab.parts();
+        let arena = &mut self.arenas[number];
+        let blocks = Blocks::<IS_SMALL, false> { arena, nodes, unused, stats: &mut self.stats };
+        let block = blocks.hand_out(slot, granules, requested, split);
+        self.stats.raise_active_peaks();
+        if split {
+            self.stamp(self.slab[slot].next);
+        }
+        if self.slab[slot].size() << GRANULE_SHIFT >= self.settings.max_split_size {
+            self.stats.oversize_allocation();
+        }
+        block
     }
 
     fn should_split(&self, found: &Found, want: &Want) -> bool {
@@ -267,62 +292,6 @@ impl<R: Rules> Caching<R> {
         Some(slot)
     }
 
-    /// Gives a block that is in no index to its user, cutting it to size if `split`. The low part is handed out.
-    #[inline(always)]
-    fn hand_out<const IS_SMALL: bool, const PLAIN: bool>(
-        &mut self,
-        number: u32,
-        slot: u32,
-        granules: u64,
-        requested: u64,
-        split: bool,
-    ) -> Option<Block> {
-        let tail = if split { self.slab.take() } else { 0 };
-        if !PLAIN && split {
-            self.stamp(tail);
-        }
-        let arena = self.arenas.get_mut(number as usize)?;
-        let mut block = self.slab[slot];
-        let was_split = block.is_split();
-        let kind = if PLAIN { 0 } else { block.meta & EXPANDABLE };
-        let size = block.size();
-        let taken;
-        let (mut splits, mut split_granules);
-        block.meta = Arena::meta(number, IS_SMALL) | kind;
-        if split {
-            taken = granules;
-            let rest = Node {
-                key: block.key - (granules << TOKEN_BITS) + granules,
-                prev: slot,
-                next: block.next,
-                generation: self.slab[tail].generation,
-                ..block
-            };
-            self.slab[block.next].prev = tail;
-            block.next = tail;
-            block.key = key(granules, block.token());
-            arena.index.insert::<IS_SMALL>(&mut self.slab, tail, rest);
-            (splits, split_granules) = if was_split { (0, -(granules as i64)) } else { (1, (size - granules) as i64) };
-        } else {
-            taken = size;
-            (splits, split_granules) = if was_split { (-1, -(size as i64)) } else { (0, 0) };
-        }
-        block.meta |= LIVE;
-        block.generation = block.generation.wrapping_add(1);
-        block.set_requested(requested);
-        self.slab[slot] = block;
-        if !PLAIN {
-            if kind != 0 {
-                (splits, split_granules) = (0, 0);
-            }
-            if taken << GRANULE_SHIFT >= self.settings.max_split_size {
-                self.stats.oversize_allocation();
-            }
-        }
-        self.stats.handed_out(class(IS_SMALL), taken, requested, splits, split_granules, !PLAIN);
-        Block::new(arena.areas.address(block.token()), slot, block.generation)
-    }
-
     /// Notes the age of a block that goes into the cache.
     fn stamp(&mut self, slot: u32) {
         if self.clock == 0 {
@@ -337,34 +306,32 @@ impl<R: Rules> Caching<R> {
     /// Puts a free block into the cache, with a fresh age.
     pub(crate) fn cache(&mut self, slot: u32) {
         self.stamp(slot);
-        let node = self.slab[slot];
-        let arena = &mut self.arenas[node.arena()];
-        if arena.small {
-            arena.index.insert::<true>(&mut self.slab, slot, node);
-        } else {
-            arena.index.insert::<false>(&mut self.slab, slot, node);
-        }
+        let number = self.slab[slot].arena();
+        self.arenas[number].insert(&mut self.slab, slot);
+    }
+
+    /// The record of a block, if it is live here.
+    #[inline(always)]
+    pub(crate) fn live(&self, block: &Block) -> Option<&Node> {
+        let node = self.slab.get(block.slot())?;
+        let handed_out = node.generation == block.generation() && node.is(LIVE);
+        (handed_out && self.arenas[node.arena()].areas.address(node.key) == block.ptr()).then_some(node)
     }
 
     #[inline(always)]
     pub(crate) fn take_back(&mut self, dev: &mut dyn Device, block: Block) -> Result<(), FreeError> {
-        let slot = block.slot();
-        match self.slab.get(slot) {
-            Some(node) if node.generation == block.generation() && node.is(LIVE) => {
-                let meta = node.meta;
-                if self.plain && meta & USED == 0 {
-                    if meta & SMALL != 0 {
-                        self.merge_and_cache::<true, true>(slot, false);
-                    } else {
-                        self.merge_and_cache::<false, true>(slot, false);
-                    }
-                    return Ok(());
-                }
-                self.take_back_general(dev, block)
-            }
-            _ if block.is_empty() => Ok(()),
-            _ => Err(FreeError { block, reason: FreeFailure::NotLive }),
+        let Some(&Node { meta, .. }) = self.live(&block) else {
+            return if block.is_empty() { Ok(()) } else { Err(FreeError { block, reason: FreeFailure::NotLive }) };
+        };
+        if !self.plain || meta & USED != 0 {
+            return self.take_back_general(dev, block);
         }
+        if meta & SMALL != 0 {
+            self.merge::<true, true>(block.slot(), false);
+        } else {
+            self.merge::<false, true>(block.slot(), false);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -398,60 +365,21 @@ impl<R: Rules> Caching<R> {
 
     /// A block becomes free. `waited`: it was freed by its owner before, and waited for other streams.
     pub(crate) fn make_free(&mut self, slot: u32, waited: bool) {
-        if self.slab[slot].is(SMALL) {
-            self.merge_and_cache::<true, false>(slot, waited);
+        let at = if self.slab[slot].is(SMALL) {
+            self.merge::<true, false>(slot, waited)
         } else {
-            self.merge_and_cache::<false, false>(slot, waited);
-        }
+            self.merge::<false, false>(slot, waited)
+        };
+        self.stamp(at);
     }
 
-    /// Merges a block with its free neighbours and puts the result into the cache.
     #[inline(always)]
-    fn merge_and_cache<const IS_SMALL: bool, const PLAIN: bool>(&mut self, slot: u32, waited: bool) {
-        let mut node = self.slab[slot];
-        let Some(arena) = self.arenas.get_mut(node.arena()) else { return };
-        let (size, requested) = (node.size(), node.requested());
-        let kind = if PLAIN { 0 } else { node.meta & EXPANDABLE };
-        let (mut splits, mut split_granules) = (0, 0);
-        let mut at = slot;
-        let below = self.slab[node.prev];
-        if below.is(FREE) {
-            at = node.prev;
-            arena.index.remove::<IS_SMALL>(&mut self.slab, at);
-            splits -= 1;
-            split_granules -= below.size() as i64;
-            node.key = below.key + (size << TOKEN_BITS);
-            node.prev = below.prev;
-            node.generation = below.generation;
-            self.slab.give(slot);
-        }
-        let above = self.slab[node.next];
-        if R::MERGE_UPWARDS && above.is(FREE) {
-            arena.index.remove::<IS_SMALL>(&mut self.slab, node.next);
-            splits -= 1;
-            split_granules -= above.size() as i64;
-            node.key += above.size() << TOKEN_BITS;
-            self.slab.give(node.next);
-            node.next = above.next;
-        }
-        self.slab[node.next].prev = at;
-        if node.is_split() {
-            splits += 1;
-            split_granules += node.size() as i64;
-        }
-        node.meta &= !(LIVE | PENDING | USED);
-        arena.index.insert::<IS_SMALL>(&mut self.slab, at, node);
-        if !PLAIN {
-            self.stamp(at);
-            if kind != 0 {
-                (splits, split_granules) = (0, 0);
-            }
-        }
-        if waited {
-            self.stats.free_completed(class(IS_SMALL), size, requested, splits, split_granules);
-        } else {
-            self.stats.returned(class(IS_SMALL), size, requested, splits, split_granules);
-        }
+    fn merge<const IS_SMALL: bool, const PLAIN: bool>(&mut self, slot: u32, waited: bool) -> u32 {
+        let number = self.slab[slot].arena();
+        let (nodes, unused) = self.slab.parts();
+        let arena = &mut self.arenas[number];
+        let blocks = Blocks::<IS_SMALL, PLAIN> { arena, nodes, unused, stats: &mut self.stats };
+        blocks.merge::<R>(slot, waited)
     }
 }
 

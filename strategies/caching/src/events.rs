@@ -56,12 +56,10 @@ impl EventQueues {
 
 impl<R: Rules> Caching<R> {
     pub(crate) fn use_on(&mut self, block: &Block, stream: StreamId) -> Result<(), AllocError> {
-        let slot = block.slot();
-        let node = match self.slab.get(slot) {
-            Some(node) if node.generation == block.generation() && node.is(crate::slab::LIVE) => node,
-            _ if block.is_empty() => return Ok(()),
-            _ => return Err(AllocError::NotLive),
+        let Some(node) = self.live(block) else {
+            return if block.is_empty() { Ok(()) } else { Err(AllocError::NotLive) };
         };
+        let slot = block.slot();
         if self.arenas[node.arena()].stream == stream {
             return Ok(());
         }

@@ -178,6 +178,9 @@ impl<R: Rules> Caching<R> {
         for pool in self.pools.freeable() {
             self.release_private(dev, pool)?;
         }
+        for segment in self.expandable.values_mut() {
+            segment.release_unmapped(dev);
+        }
         Ok(())
     }
 
@@ -190,6 +193,9 @@ impl<R: Rules> Caching<R> {
             && pool.mapped == 0
         {
             let arenas = [pool.arenas(true), pool.arenas(false)].concat();
+            for &number in &arenas {
+                self.destroy_empty_segments(dev, number as usize)?;
+            }
             self.pools.spare_arenas.extend(arenas);
             self.pools.private.remove(&id);
         }

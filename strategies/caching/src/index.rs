@@ -10,10 +10,11 @@
 //! ```
 //!
 //! The small pool has a bin per exact size (the last one takes every larger size, which only expandable segments can
-//! make). The large pool has 128 bins per doubling. A list whose insertion point is not found within [`SCAN`] steps
-//! spills the block into the map, which bounds every operation by a logarithm.
+//! make). The large pool has 128 bins per doubling. A block that belongs at neither end of a list, nor is its place found
+//! within [`SCAN`] steps, goes to the map; so do the blocks that a search passes in vain, if they are as many. That bounds
+//! every operation by a logarithm, amortised.
 
-use crate::slab::{FREE, Node, SPILLED, Slab, TOKEN_BITS, key};
+use crate::slab::{Node, Slab, TOKEN_BITS, key};
 use std::collections::BTreeMap;
 
 /// Bins of an index.
@@ -41,7 +42,7 @@ fn bin_of<const SMALL: bool>(size: u64) -> u32 {
         (size.min(u64::from(BINS)) - 1) as u32
     } else {
         // Log-linear: the sizes below 128 have a bin each, then each doubling has 128.
-        let shift = (63 - MANTISSA).saturating_sub((size | 1).leading_zeros());
+        let shift = (size | 1 << MANTISSA).ilog2() - MANTISSA;
         (shift << MANTISSA) + (size >> shift) as u32
     }
 }
@@ -57,6 +58,13 @@ fn bin_floor<const SMALL: bool>(bin: u32) -> u64 {
     key(size, 0)
 }
 
+/// Makes two records of a list neighbours.
+#[inline(always)]
+fn join(nodes: &mut [Node], l: u32, r: u32) {
+    nodes[l as usize].r = r;
+    nodes[r as usize].l = l;
+}
+
 impl FreeIndex {
     pub(crate) fn new(slab: &mut Slab) -> FreeIndex {
         let heads = slab.take_run(BINS);
@@ -68,65 +76,81 @@ impl FreeIndex {
     }
 
     /// The smallest sufficient block: the first with key at least (`size`, 0). It stays in the index.
+    pub(crate) fn best_fit<const SMALL: bool>(&mut self, nodes: &mut [Node], size: u64) -> Option<u32> {
+        let bin = self.first_bin(bin_of::<SMALL>(size))?;
+        self.scan::<SMALL>(nodes, bin, key(size, 0))
+    }
+
+    /// Takes the smallest sufficient block out.
     #[inline(always)]
-    pub(crate) fn best_fit<const SMALL: bool>(&mut self, slab: &mut Slab, size: u64) -> Option<u32> {
-        let bin = bin_of::<SMALL>(size);
-        if SMALL {
-            // Every block of an exact bin is sufficient, so the request's own bin is like any other.
-            return self.first_from::<SMALL>(slab, bin);
+    pub(crate) fn take_best<const SMALL: bool>(&mut self, nodes: &mut [Node], size: u64) -> Option<u32> {
+        let bin = self.first_bin(bin_of::<SMALL>(size))?;
+        let floor = key(size, 0);
+        let head = self.heads + bin;
+        let Node { r: first, next: spilled, .. } = nodes[head as usize];
+        let Node { r: second, key, .. } = nodes[first as usize];
+        // In exact bins every block is sufficient, and in the others nearly every one.
+        if spilled == 0 && (SMALL || key >= floor) {
+            join(nodes, head, second);
+            self.clear(bin, second == head);
+            return Some(first);
         }
-        if self.words[(bin >> 6) as usize % WORDS] >> (bin & 63) & 1 != 0 {
-            let floor = key(size, 0);
+        let slot = self.scan::<SMALL>(nodes, bin, floor)?;
+        self.remove::<SMALL>(nodes, slot);
+        Some(slot)
+    }
+
+    /// The first block with key at least `floor`, in `bin` or a later one. `bin` is not empty.
+    #[inline(never)]
+    fn scan<const SMALL: bool>(&mut self, nodes: &mut [Node], mut bin: u32, floor: u64) -> Option<u32> {
+        loop {
             let head = self.heads + bin;
-            let mut at = slab[head].r;
+            let mut at = nodes[head as usize].r;
             let mut steps = 0;
-            while slab[at].key < floor {
-                at = slab[at].r;
+            while nodes[at as usize].key < floor {
+                at = nodes[at as usize].r;
                 steps += 1;
                 if steps == SCAN {
-                    at = self.spill_below(slab, head, floor);
+                    at = self.spill_below(nodes, head, floor);
                     break;
                 }
             }
-            if slab[head].next != 0 {
-                at = self.or_spilled::<SMALL>(slab, at, bin, floor);
-            }
+            let at = self.or_spilled::<SMALL>(nodes, at, bin, floor);
             if at != head {
                 return Some(at);
             }
+            bin = self.first_bin(bin + 1)?;
         }
-        self.first_from::<SMALL>(slab, bin + 1)
     }
 
-    /// The first block of the first bin that is not empty, from `bin` on.
+    /// The first bin that is not empty, from `bin` on. `bin` may be one past the last.
     #[inline(always)]
-    fn first_from<const SMALL: bool>(&self, slab: &Slab, bin: u32) -> Option<u32> {
-        let word = (bin >> 6) as usize;
-        // `bin` may be one past the last.
-        let bits = if word < self.words.len() { self.words[word] & u64::MAX << (bin & 63) } else { 0 };
-        let bin = if bits != 0 {
-            (bin & !63) + bits.trailing_zeros()
-        } else {
-            let later = self.summary & (u64::MAX << (word & 63)) << 1;
-            if later == 0 || word >= self.words.len() {
+    fn first_bin(&self, bin: u32) -> Option<u32> {
+        let mut word = (bin >> 6) as usize;
+        let mut bits = self.words.get(word)? & u64::MAX << (bin & 63);
+        if bits == 0 {
+            let above = self.summary & (u64::MAX - 1) << word;
+            if above == 0 {
                 return None;
             }
-            let word = later.trailing_zeros();
-            (word << 6) + self.words[word as usize % WORDS].trailing_zeros()
-        };
-        let head = self.heads + bin;
-        let first = slab[head].r;
-        if slab[head].next != 0 {
-            return Some(self.or_spilled::<SMALL>(slab, first, bin, bin_floor::<SMALL>(bin)));
+            word = above.trailing_zeros() as usize % WORDS;
+            bits = self.words[word];
         }
-        Some(first)
+        Some((word as u32) << 6 | bits.trailing_zeros())
+    }
+
+    /// The first block of the bins from `bin` on. `bin` may be one past the last.
+    fn first_from<const SMALL: bool>(&self, nodes: &[Node], bin: u32) -> Option<u32> {
+        let bin = self.first_bin(bin)?;
+        let first = nodes[(self.heads + bin) as usize].r;
+        Some(self.or_spilled::<SMALL>(nodes, first, bin, bin_floor::<SMALL>(bin)))
     }
 
     /// The smaller of the list's candidate (a head's key is all ones) and the bin's first spilled block from `floor`.
     #[cold]
-    fn or_spilled<const SMALL: bool>(&self, slab: &Slab, at: u32, bin: u32, floor: u64) -> u32 {
+    fn or_spilled<const SMALL: bool>(&self, nodes: &[Node], at: u32, bin: u32, floor: u64) -> u32 {
         match self.spill.range(floor..Self::bin_end::<SMALL>(bin)).next() {
-            Some((&key, &slot)) if key < slab[at].key => slot,
+            Some((&key, &slot)) if key < nodes[at as usize].key => slot,
             _ => at,
         }
     }
@@ -138,129 +162,133 @@ impl FreeIndex {
 
     /// Moves the list's blocks below `floor` to the map: a search passed too many of them. Returns the next block.
     #[cold]
-    fn spill_below(&mut self, slab: &mut Slab, head: u32, floor: u64) -> u32 {
-        let mut at = slab[head].r;
-        while slab[at].key < floor {
-            let next = slab[at].r;
-            slab[at].meta |= SPILLED;
-            self.spill.insert(slab[at].key, at);
-            slab[head].next += 1;
+    fn spill_below(&mut self, nodes: &mut [Node], head: u32, floor: u64) -> u32 {
+        let mut at = nodes[head as usize].r;
+        while nodes[at as usize].key < floor {
+            let next = nodes[at as usize].r;
+            self.spill_one(nodes, head, at);
             at = next;
         }
-        slab[head].r = at;
-        slab[at].l = head;
+        join(nodes, head, at);
         at
     }
 
-    /// Puts a block in, marked free. `node` is its record but for the links, and is written as a whole.
+    /// Puts a block in: writes its record's links, and its key, which is `key`.
     #[inline(always)]
-    pub(crate) fn insert<const SMALL: bool>(&mut self, slab: &mut Slab, slot: u32, node: Node) {
-        let bin = bin_of::<SMALL>(node.size());
+    pub(crate) fn insert<const SMALL: bool>(&mut self, nodes: &mut [Node], slot: u32, key: u64) {
+        let bin = bin_of::<SMALL>(key >> TOKEN_BITS);
         self.words[(bin >> 6) as usize % WORDS] |= 1 << (bin & 63);
         self.summary |= 1 << (bin >> 6);
         let head = self.heads + bin;
-        let mut at = slab[head].r;
-        let mut steps = 0;
-        let before = loop {
-            let other = &mut slab[at];
-            if other.key >= node.key {
-                let before = other.l;
-                other.l = slot;
-                break before;
+        let Node { l: last, r: first, .. } = nodes[head as usize];
+        nodes[slot as usize].key = key;
+        // In an empty list both are the head, whose key is above all. What goes into another one goes to an end of it
+        // most often.
+        if nodes[first as usize].key >= key {
+            join(nodes, head, slot);
+            join(nodes, slot, first);
+        } else if nodes[last as usize].key < key {
+            join(nodes, last, slot);
+            join(nodes, slot, head);
+        } else {
+            self.insert_between(nodes, head, slot, key);
+        }
+    }
+
+    /// Puts a block in that belongs between the first and the last one.
+    fn insert_between(&mut self, nodes: &mut [Node], head: u32, slot: u32, key: u64) {
+        let mut before = nodes[head as usize].r;
+        for _ in 0..SCAN {
+            let at = nodes[before as usize].r;
+            if nodes[at as usize].key >= key {
+                join(nodes, before, slot);
+                join(nodes, slot, at);
+                return;
             }
-            at = other.r;
-            steps += 1;
-            if steps == SCAN {
-                return self.spill_one(slab, head, slot, node);
-            }
-        };
-        slab[before].r = slot;
-        slab[slot] = Node { l: before, r: at, meta: node.meta | FREE, ..node };
+            before = at;
+        }
+        self.spill_one(nodes, head, slot);
     }
 
     #[cold]
     #[inline(never)]
-    fn spill_one(&mut self, slab: &mut Slab, head: u32, slot: u32, node: Node) {
-        slab[head].next += 1;
-        slab[slot] = Node { meta: node.meta | FREE | SPILLED, ..node };
+    fn spill_one(&mut self, nodes: &mut [Node], head: u32, slot: u32) {
+        nodes[head as usize].next += 1;
+        let node = &mut nodes[slot as usize];
+        (node.l, node.r) = (slot, slot);
         self.spill.insert(node.key, slot);
     }
 
-    /// Takes a block out and clears its mark.
+    /// Takes a block out.
     #[inline(always)]
-    pub(crate) fn remove<const SMALL: bool>(&mut self, slab: &mut Slab, slot: u32) {
-        let node = &mut slab[slot];
-        if node.is(SPILLED) {
-            return self.remove_spilled::<SMALL>(slab, slot);
+    pub(crate) fn remove<const SMALL: bool>(&mut self, nodes: &mut [Node], slot: u32) {
+        let Node { l, r, .. } = nodes[slot as usize];
+        if l == slot {
+            return self.remove_spilled::<SMALL>(nodes, slot);
         }
-        node.meta &= !FREE;
-        let (l, r) = (node.l, node.r);
-        slab[r].l = l;
-        let before = &mut slab[l];
-        before.r = r;
+        join(nodes, l, r);
         // The only neighbour of the last block is the head, whose `next` counts the spilled ones.
-        if l == r && before.next == 0 {
-            self.clear(l - self.heads);
-        }
+        let emptied = (l == r) & (nodes[l as usize].next == 0);
+        self.clear(l.wrapping_sub(self.heads), emptied);
     }
 
+    /// Clears the bit of a bin if it was `emptied`; the number is of no interest if not. Whether a list was emptied
+    /// is hard to foresee, so this does without a branch.
     #[inline(always)]
-    fn clear(&mut self, bin: u32) {
-        let word = &mut self.words[(bin >> 6) as usize % WORDS];
-        *word &= !(1 << (bin & 63));
-        if *word == 0 {
-            self.summary &= !(1 << (bin >> 6));
-        }
+    fn clear(&mut self, bin: u32, emptied: bool) {
+        let at = (bin >> 6) as usize % WORDS;
+        let word = self.words[at] & !(u64::from(emptied) << (bin & 63));
+        self.words[at] = word;
+        self.summary &= !(u64::from(word == 0) << at);
     }
 
     #[cold]
     #[inline(never)]
-    fn remove_spilled<const SMALL: bool>(&mut self, slab: &mut Slab, slot: u32) {
-        self.spill.remove(&slab[slot].key);
-        slab[slot].meta &= !(FREE | SPILLED);
-        let bin = bin_of::<SMALL>(slab[slot].size());
-        let head = self.heads + bin;
-        slab[head].next -= 1;
-        if slab[head].next == 0 && slab[head].r == head {
-            self.clear(bin);
-        }
+    fn remove_spilled<const SMALL: bool>(&mut self, nodes: &mut [Node], slot: u32) {
+        let node = &nodes[slot as usize];
+        self.spill.remove(&node.key);
+        let bin = bin_of::<SMALL>(node.size());
+        let head = &mut nodes[(self.heads + bin) as usize];
+        head.next -= 1;
+        let emptied = head.next == 0 && head.r == self.heads + bin;
+        self.clear(bin, emptied);
     }
 
     /// The first block with key at least `from`, in logarithmic time plus one list.
-    pub(crate) fn at_least<const SMALL: bool>(&self, slab: &Slab, from: u64) -> Option<u32> {
+    pub(crate) fn at_least<const SMALL: bool>(&self, nodes: &[Node], from: u64) -> Option<u32> {
         let bin = bin_of::<SMALL>((from >> TOKEN_BITS).max(1));
         let head = self.heads + bin;
-        let mut at = slab[head].r;
-        while slab[at].key < from {
-            at = slab[at].r;
+        let mut at = nodes[head as usize].r;
+        while nodes[at as usize].key < from {
+            at = nodes[at as usize].r;
         }
-        let at = self.or_spilled::<SMALL>(slab, at, bin, from);
-        if at != head { Some(at) } else { self.first_from::<SMALL>(slab, bin + 1) }
+        let at = self.or_spilled::<SMALL>(nodes, at, bin, from);
+        if at != head { Some(at) } else { self.first_from::<SMALL>(nodes, bin + 1) }
     }
 
     /// The block after `slot`.
-    pub(crate) fn successor<const SMALL: bool>(&self, slab: &Slab, slot: u32) -> Option<u32> {
-        let node = &slab[slot];
-        if node.is(SPILLED) {
-            return self.at_least::<SMALL>(slab, node.key + 1);
+    pub(crate) fn successor<const SMALL: bool>(&self, nodes: &[Node], slot: u32) -> Option<u32> {
+        let node = &nodes[slot as usize];
+        if node.l == slot {
+            return self.at_least::<SMALL>(nodes, node.key + 1);
         }
         let bin = bin_of::<SMALL>(node.size());
-        let at = self.or_spilled::<SMALL>(slab, node.r, bin, node.key + 1);
-        if at != self.heads + bin { Some(at) } else { self.first_from::<SMALL>(slab, bin + 1) }
+        let at = self.or_spilled::<SMALL>(nodes, node.r, bin, node.key + 1);
+        if at != self.heads + bin { Some(at) } else { self.first_from::<SMALL>(nodes, bin + 1) }
     }
 
     /// The last block with a key below `below`.
-    pub(crate) fn before<const SMALL: bool>(&self, slab: &Slab, below: u64) -> Option<u32> {
+    pub(crate) fn before<const SMALL: bool>(&self, nodes: &[Node], below: u64) -> Option<u32> {
         let mut bin = bin_of::<SMALL>((below >> TOKEN_BITS).max(1));
         loop {
             let head = self.heads + bin;
-            let mut at = slab[head].l;
-            while at != head && slab[at].key >= below {
-                at = slab[at].l;
+            let mut at = nodes[head as usize].l;
+            while at != head && nodes[at as usize].key >= below {
+                at = nodes[at as usize].l;
             }
             let spilled = self.spill.range(bin_floor::<SMALL>(bin)..Self::bin_end::<SMALL>(bin).min(below)).next_back();
             match spilled {
-                Some((&key, &slot)) if at == head || key > slab[at].key => return Some(slot),
+                Some((&key, &slot)) if at == head || key > nodes[at as usize].key => return Some(slot),
                 _ if at != head => return Some(at),
                 _ => bin = self.bin_below(bin)?,
             }
@@ -273,20 +301,21 @@ impl FreeIndex {
     }
 
     /// All blocks in order.
-    pub(crate) fn collect<const SMALL: bool>(&self, slab: &Slab) -> Vec<u32> {
+    pub(crate) fn collect<const SMALL: bool>(&self, nodes: &[Node]) -> Vec<u32> {
         let mut all = Vec::new();
-        let mut next = self.first_from::<SMALL>(slab, 0);
+        let mut next = self.first_from::<SMALL>(nodes, 0);
         while let Some(slot) = next {
             all.push(slot);
-            next = self.successor::<SMALL>(slab, slot);
+            next = self.successor::<SMALL>(nodes, slot);
         }
         all
     }
 
     /// Brings the map in line after the address tokens of the arena's blocks have been renumbered. The order of
     /// blocks has not changed.
-    pub(crate) fn rekey(&mut self, slab: &Slab) {
-        self.spill = std::mem::take(&mut self.spill).into_values().map(|slot| (slab[slot].key, slot)).collect();
+    pub(crate) fn rekey(&mut self, nodes: &[Node]) {
+        self.spill =
+            std::mem::take(&mut self.spill).into_values().map(|slot| (nodes[slot as usize].key, slot)).collect();
     }
 }
 
@@ -334,27 +363,34 @@ mod tests {
                     let key = key(1 + random(sizes) * if SMALL { 1 } else { 37 }, random(1 << 20));
                     if let Entry::Vacant(entry) = model.entry(key) {
                         let slot = slab.take();
-                        let node = Node { key, ..slab[slot] };
-                        index.insert::<SMALL>(&mut slab, slot, node);
+                        index.insert::<SMALL>(slab.nodes_mut(), slot, key);
                         entry.insert(slot);
                     }
                 } else if let Some((&key, &slot)) =
                     model.range(crate::slab::key(random(sizes * 37), random(1 << 20))..).next()
                 {
-                    index.remove::<SMALL>(&mut slab, slot);
+                    index.remove::<SMALL>(slab.nodes_mut(), slot);
                     slab.give(slot);
                     model.remove(&key);
                 }
                 let size = 1 + random(sizes.min(2048) * if SMALL { 1 } else { 37 });
-                let want = model.range(key(size, 0)..).next().map(|(_, &slot)| slot);
-                assert_eq!(index.best_fit::<SMALL>(&mut slab, size), want);
-                let from = key(size, random(1 << 20));
-                assert_eq!(index.at_least::<SMALL>(&slab, from), model.range(from..).next().map(|(_, &s)| s));
-                assert_eq!(index.before::<SMALL>(&slab, from), model.range(..from).next_back().map(|(_, &s)| s));
-                if step % 500 == 0 {
-                    assert_eq!(index.collect::<SMALL>(&slab), model.values().copied().collect::<Vec<_>>());
+                let want = model.range(key(size, 0)..).next().map(|(&key, &slot)| (key, slot));
+                let want_slot = want.map(|(_, slot)| slot);
+                assert_eq!(index.best_fit::<SMALL>(slab.nodes_mut(), size), want_slot);
+                if random(4) == 0 {
+                    assert_eq!(index.take_best::<SMALL>(slab.nodes_mut(), size), want_slot);
+                    if let Some((key, slot)) = want {
+                        slab.give(slot);
+                        model.remove(&key);
+                    }
                 }
-                assert_eq!(index.best_fit::<SMALL>(&mut slab, 1).is_none(), model.is_empty());
+                let from = key(size, random(1 << 20));
+                assert_eq!(index.at_least::<SMALL>(slab.nodes(), from), model.range(from..).next().map(|(_, &s)| s));
+                assert_eq!(index.before::<SMALL>(slab.nodes(), from), model.range(..from).next_back().map(|(_, &s)| s));
+                if step % 500 == 0 {
+                    assert_eq!(index.collect::<SMALL>(slab.nodes()), model.values().copied().collect::<Vec<_>>());
+                }
+                assert_eq!(index.best_fit::<SMALL>(slab.nodes_mut(), 1).is_none(), model.is_empty());
             }
         }
         run::<true>(3, 1);

@@ -17,6 +17,7 @@
 
 mod address;
 mod arena;
+mod blocks;
 mod engine;
 mod events;
 mod expandable;

@@ -64,6 +64,12 @@ impl Params {
             add("max_non_split_rounding_mb", mib.to_string());
         }
         if let Some(divisions) = &self.roundup_power2_divisions {
+            let is_list = divisions.starts_with('[') && divisions.find(']') == Some(divisions.len() - 1);
+            if !is_list && divisions.contains(|c: char| !c.is_ascii_digit()) {
+                return Err(ConfigError(format!(
+                    "roundup_power2_divisions is '{divisions}'; it takes a power of two or a list like [256:1,512:2,>:4]"
+                )));
+            }
             add("roundup_power2_divisions", divisions.clone());
         }
         if self.garbage_collection_threshold != 0.0 {
@@ -97,6 +103,14 @@ mod tests {
         assert_eq!(settings.max_split_size, 128 << 20);
         assert_eq!(settings.garbage_collection_threshold, 0.5);
         assert_eq!(settings.roundup_power2_divisions[6..8], [8, 4]);
+    }
+
+    #[test]
+    fn one_option_cannot_set_another() {
+        for divisions in ["4,expandable_segments:True", "[4:2],expandable_segments:True", "[4:2],x:[1]", "-1"] {
+            let params = Params { roundup_power2_divisions: Some(divisions.to_owned()), ..Params::default() };
+            assert!(params.settings().unwrap_err().0.contains("power of two or a list"), "{divisions}");
+        }
     }
 
     #[test]

@@ -53,6 +53,12 @@ impl PoolTable {
         if id == PoolId::DEFAULT { Some(&self.default) } else { self.private.get(&id) }
     }
 
+    /// Whether requests may name the pool. One that nobody uses any more may vanish at the next flush, also at a flush
+    /// on behalf of a request.
+    pub(crate) fn serves(&self, id: PoolId) -> bool {
+        id == PoolId::DEFAULT || self.private.get(&id).is_some_and(|pool| pool.users > 0)
+    }
+
     /// The pool; a private one that does not exist comes into being without users.
     pub(crate) fn get_or_default(&mut self, id: PoolId) -> &mut Pool {
         if id == PoolId::DEFAULT { &mut self.default } else { self.private.entry(id).or_default() }

@@ -102,7 +102,8 @@ impl Settings {
         let value = at + 2;
         match tokens.0[at].as_str() {
             "backend" => match tokens.at(value)? {
-                "native" | "cudaMallocAsync" => {}
+                "native" => {}
+                "cudaMallocAsync" => return error("backend:cudaMallocAsync is another allocator than this one"),
                 _ => return error("Unknown allocator backend, options are native and cudaMallocAsync"),
             },
             "release_lock_on_cudamalloc"
@@ -337,6 +338,7 @@ mod tests {
         assert!(refused("roundup_power2_divisions:[3:4]").contains("intervals have to be power of 2"));
         assert!(refused("expandable_segments:true").contains("Expected 'True' or 'False' at index 2"));
         assert!(refused("throw_on_cudamalloc_oom:True").contains("Unrecognized key"));
+        assert!(refused("backend:cudaMallocAsync").contains("another allocator"));
     }
 
     #[test]

@@ -24,18 +24,16 @@ pub(crate) const SIZE_LIMIT: u64 = 1 << (64 - TOKEN_BITS);
 pub(crate) const FREE: u32 = 1;
 /// Free addresses of an expandable segment without memory.
 pub(crate) const UNMAPPED: u32 = 1 << 1;
-/// Kept in the index's ordered map instead of a list.
-pub(crate) const SPILLED: u32 = 1 << 2;
 /// Part of an expandable segment.
-pub(crate) const EXPANDABLE: u32 = 1 << 3;
+pub(crate) const EXPANDABLE: u32 = 1 << 2;
 /// Used on further streams since it was handed out.
-pub(crate) const USED: u32 = 1 << 4;
+pub(crate) const USED: u32 = 1 << 3;
 /// Freed by its owner, waiting for other streams.
-pub(crate) const PENDING: u32 = 1 << 5;
+pub(crate) const PENDING: u32 = 1 << 4;
 /// Handed out.
-pub(crate) const LIVE: u32 = 1 << 6;
+pub(crate) const LIVE: u32 = 1 << 5;
 /// In the small pool.
-pub(crate) const SMALL: u32 = 1 << 7;
+pub(crate) const SMALL: u32 = 1 << 6;
 /// Any of these says that the record stands for a block.
 pub(crate) const IN_USE: u32 = FREE | UNMAPPED | PENDING | LIVE;
 /// Position of the arena number.
@@ -52,9 +50,10 @@ pub(crate) struct Node {
     /// The neighbour above, or 0. In a list head: the number of spilled blocks of its bin. In an unused record: the
     /// next unused one.
     pub next: u32,
-    /// Free: the previous block in its list. Handed out: the low half of the requested bytes.
+    /// Free: the previous block in its list (itself, if it is not in a list but in the index's ordered map). Handed
+    /// out: the low half of the requested bytes.
     pub l: u32,
-    /// Free: the next block in its list. Handed out: the high half of the requested bytes.
+    /// Free: the next block in its list (or itself). Handed out: the high half of the requested bytes.
     pub r: u32,
     /// How often the record had been handed out.
     pub generation: u32,
@@ -112,8 +111,33 @@ pub(crate) fn key(size: u64, token: u64) -> u64 {
 #[derive(Clone)]
 pub(crate) struct Slab {
     nodes: Vec<Node>,
-    /// First unused record, chained through `next`; 0 ends the chain.
-    unused: u32,
+    unused: Unused,
+}
+
+/// The chain of unused records, through their `next`.
+#[derive(Clone)]
+pub(crate) struct Unused {
+    /// 0 ends the chain.
+    first: u32,
+}
+
+impl Unused {
+    /// A record to use; its generation survives, the rest is to be written. There must be one: see [`Slab::reserve`].
+    #[inline(always)]
+    pub(crate) fn take(&mut self, nodes: &[Node]) -> u32 {
+        let slot = self.first;
+        self.first = nodes[slot as usize].next;
+        slot
+    }
+
+    /// Gives a record back.
+    #[inline(always)]
+    pub(crate) fn give(&mut self, nodes: &mut [Node], slot: u32) {
+        let node = &mut nodes[slot as usize];
+        node.meta = 0;
+        node.next = self.first;
+        self.first = slot;
+    }
 }
 
 impl std::ops::Index<u32> for Slab {
@@ -133,39 +157,56 @@ impl std::ops::IndexMut<u32> for Slab {
 
 impl Slab {
     pub(crate) fn new() -> Slab {
-        Slab { nodes: vec![Node::default()], unused: 0 }
+        Slab { nodes: vec![Node::default()], unused: Unused { first: 0 } }
     }
 
-    /// A record to use; its generation survives, the rest is to be written.
+    /// The records as a slice, for code that must not read their place and number again after each write to one.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> u32 {
-        let slot = self.unused;
-        if slot == 0 {
-            return self.grow();
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The same, to write to.
+    #[inline(always)]
+    pub(crate) fn nodes_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+
+    /// The records and the chain of unused ones.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut [Node], &mut Unused) {
+        (&mut self.nodes, &mut self.unused)
+    }
+
+    /// Makes sure that there is an unused record.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self) {
+        if self.unused.first == 0 {
+            self.grow();
         }
-        self.unused = self.nodes[slot as usize].next;
-        slot
     }
 
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) -> u32 {
+    fn grow(&mut self) {
         self.nodes.push(Node::default());
-        (self.nodes.len() - 1) as u32
+        self.unused.first = self.len() - 1;
+    }
+
+    /// A record to use; its generation survives, the rest is to be written.
+    pub(crate) fn take(&mut self) -> u32 {
+        self.reserve();
+        self.unused.take(&self.nodes)
     }
 
     /// Gives a record back.
-    #[inline(always)]
     pub(crate) fn give(&mut self, slot: u32) {
-        let node = &mut self.nodes[slot as usize];
-        node.meta = 0;
-        node.next = self.unused;
-        self.unused = slot;
+        self.unused.give(&mut self.nodes, slot);
     }
 
     /// `n` fresh records in a row, for list heads. Returns the first.
     pub(crate) fn take_run(&mut self, n: u32) -> u32 {
-        let first = self.nodes.len() as u32;
+        let first = self.len();
         self.nodes.resize(self.nodes.len() + n as usize, Node::default());
         first
     }

@@ -20,11 +20,56 @@ pub(crate) const fn class(small: bool) -> usize {
     !small as usize
 }
 
+/// The lanes of one pool.
+///
+/// What is there now is `up` less what was taken off, which is `bar - cap`. So a call that adds to a lane changes one
+/// number and compares it with another, and a call that takes off changes one number.
 #[derive(Clone, Copy, Default)]
 struct Hot {
-    current: [i64; LANES],
+    /// Sum of all increases.
+    up: [i64; LANES],
+    /// Sum of all decreases, plus `cap`: beyond this value of `up` there may be a new peak.
+    bar: [i64; LANES],
+    /// Highest value so far.
     peak: [i64; LANES],
-    allocated: [i64; LANES],
+    /// A lane may have this value without a new peak, be it of this pool or of both together: the caps of the two
+    /// pools are not above their peaks, and their sum is not above the peak of both. When one is passed they are set
+    /// anew.
+    cap: [i64; LANES],
+}
+
+impl Hot {
+    #[inline(always)]
+    fn current(&self, lane: usize) -> i64 {
+        self.up[lane] - self.freed(lane)
+    }
+
+    #[inline(always)]
+    fn freed(&self, lane: usize) -> i64 {
+        self.bar[lane] - self.cap[lane]
+    }
+
+    /// Adds to a lane. Negative: there may be a new peak.
+    #[inline(always)]
+    fn add(&mut self, lane: usize, by: i64) -> i64 {
+        self.up[lane] += by;
+        self.bar[lane] - self.up[lane]
+    }
+
+    /// Changes the lanes of split free blocks. No call makes them more but not larger. Negative: there may be a new
+    /// peak.
+    #[inline(always)]
+    fn change_splits(&mut self, count: i64, granules: i64) -> i64 {
+        let bytes = granules << GRANULE_SHIFT;
+        if granules <= 0 {
+            self.bar[SPLIT] -= count;
+            self.bar[SPLIT_BYTES] -= bytes;
+            return 0;
+        }
+        let fewer = count & count >> 63;
+        self.bar[SPLIT] -= fewer;
+        self.add(SPLIT, count - fewer) | self.add(SPLIT_BYTES, bytes)
+    }
 }
 
 /// The four figures of one statistic.
@@ -98,81 +143,55 @@ pub struct Stats {
 
 impl Stats {
     /// A block of `granules` is handed out for `requested` bytes; the free blocks beside others in a segment change
-    /// by `split` in number and `split_granules` in size.
+    /// by `splits` in number and `split_granules` in size.
     #[inline(always)]
-    pub(crate) fn handed_out(
-        &mut self,
-        class: usize,
-        granules: u64,
-        requested: u64,
-        split: i64,
-        split_granules: i64,
-        fork: bool,
-    ) {
-        let bytes = (granules << GRANULE_SHIFT) as i64;
-        let split_bytes = split_granules << GRANULE_SHIFT;
+    pub(crate) fn handed_out(&mut self, class: usize, granules: u64, requested: u64, splits: i64, split_granules: i64) {
         let hot = &mut self.hot[class];
-        hot.current[COUNT] += 1;
-        hot.allocated[COUNT] += 1;
-        hot.current[BYTES] += bytes;
-        hot.allocated[BYTES] += bytes;
-        hot.current[REQUESTED] += requested as i64;
-        hot.allocated[REQUESTED] += requested as i64;
-        hot.current[SPLIT] += split;
-        hot.allocated[SPLIT] += split.max(0);
-        hot.current[SPLIT_BYTES] += split_bytes;
-        hot.allocated[SPLIT_BYTES] += split_bytes.max(0);
-        let [this, other] = if class == 0 { [&self.hot[0], &self.hot[1]] } else { [&self.hot[1], &self.hot[0]] };
-        let mut above = 0;
-        for lane in 0..LANES {
-            above |= (this.peak[lane] - this.current[lane])
-                | (self.peak_all[lane] - this.current[lane] - other.current[lane]);
-        }
-        if above < 0 {
+        let room = hot.add(COUNT, 1)
+            | hot.add(BYTES, (granules << GRANULE_SHIFT) as i64)
+            | hot.add(REQUESTED, requested as i64)
+            | hot.change_splits(splits, split_granules);
+        if room < 0 {
             self.raise_peaks();
-        }
-        if fork && self.pending.is_some() {
-            self.raise_active_peaks();
         }
     }
 
     /// A block goes back to the cache at once; its neighbours' merging changes the split lanes.
     #[inline(always)]
-    pub(crate) fn returned(&mut self, class: usize, granules: u64, requested: u64, split: i64, split_granules: i64) {
+    pub(crate) fn returned(&mut self, class: usize, granules: u64, requested: u64, splits: i64, split_granules: i64) {
         let hot = &mut self.hot[class];
-        hot.current[COUNT] -= 1;
-        hot.current[BYTES] -= (granules << GRANULE_SHIFT) as i64;
-        hot.current[REQUESTED] -= requested as i64;
-        self.splits(class, split, split_granules);
+        hot.bar[COUNT] += 1;
+        hot.bar[BYTES] += (granules << GRANULE_SHIFT) as i64;
+        self.cached(class, requested, splits, split_granules);
     }
 
     #[inline(always)]
-    fn splits(&mut self, class: usize, split: i64, split_granules: i64) {
-        let split_bytes = split_granules << GRANULE_SHIFT;
+    fn cached(&mut self, class: usize, requested: u64, splits: i64, split_granules: i64) {
         let hot = &mut self.hot[class];
-        hot.current[SPLIT] += split;
-        hot.allocated[SPLIT] += split.max(0);
-        hot.current[SPLIT_BYTES] += split_bytes;
-        hot.allocated[SPLIT_BYTES] += split_bytes.max(0);
-        let [this, other] = if class == 0 { [&self.hot[0], &self.hot[1]] } else { [&self.hot[1], &self.hot[0]] };
-        let mut above = 0;
-        for lane in [SPLIT, SPLIT_BYTES] {
-            above |= (this.peak[lane] - this.current[lane])
-                | (self.peak_all[lane] - this.current[lane] - other.current[lane]);
-        }
-        if above < 0 {
+        hot.bar[REQUESTED] += requested as i64;
+        if hot.change_splits(splits, split_granules) < 0 {
             self.raise_peaks();
         }
     }
 
+    /// Raises the peaks that were passed, and shares out what is left below the peaks of both pools together.
     #[cold]
     #[inline(never)]
     fn raise_peaks(&mut self) {
+        let [small, large] = &mut self.hot;
         for lane in 0..LANES {
-            for hot in &mut self.hot {
-                hot.peak[lane] = hot.peak[lane].max(hot.current[lane]);
+            let current = [small.current(lane), large.current(lane)];
+            small.peak[lane] = small.peak[lane].max(current[0]);
+            large.peak[lane] = large.peak[lane].max(current[1]);
+            let all = &mut self.peak_all[lane];
+            *all = (*all).max(current[0] + current[1]);
+            let half = (*all - current[0] - current[1]) / 2;
+            let small_cap = small.peak[lane].min(current[0] + half);
+            let large_cap = large.peak[lane].min(*all - small_cap);
+            for (hot, cap) in [(&mut *small, small_cap), (&mut *large, large_cap)] {
+                hot.bar[lane] += cap - hot.cap[lane];
+                hot.cap[lane] = cap;
             }
-            self.peak_all[lane] = self.peak_all[lane].max(self.hot[0].current[lane] + self.hot[1].current[lane]);
         }
     }
 
@@ -188,8 +207,8 @@ impl Stats {
         let bytes = (granules << GRANULE_SHIFT) as i64;
         pending.current[class][COUNT] += 1;
         pending.current[class][BYTES] += bytes;
-        self.hot[class].current[COUNT] -= 1;
-        self.hot[class].current[BYTES] -= bytes;
+        self.hot[class].bar[COUNT] += 1;
+        self.hot[class].bar[BYTES] += bytes;
     }
 
     /// A waiting block goes back to the cache.
@@ -198,24 +217,22 @@ impl Stats {
         class: usize,
         granules: u64,
         requested: u64,
-        split: i64,
+        splits: i64,
         split_granules: i64,
     ) {
         if let Some(pending) = &mut self.pending {
             pending.current[class][COUNT] -= 1;
             pending.current[class][BYTES] -= (granules << GRANULE_SHIFT) as i64;
         }
-        self.hot[class].current[REQUESTED] -= requested as i64;
-        self.splits(class, split, split_granules);
+        self.cached(class, requested, splits, split_granules);
     }
 
-    #[cold]
-    #[inline(never)]
-    fn raise_active_peaks(&mut self) {
+    /// To be called after a block was handed out: the active statistics may have new peaks of their own.
+    pub(crate) fn raise_active_peaks(&mut self) {
         let hot = &self.hot;
         if let Some(pending) = &mut self.pending {
             for lane in [COUNT, BYTES] {
-                let active = [0, 1].map(|class: usize| hot[class].current[lane] + pending.current[class][lane]);
+                let active = [0, 1].map(|class: usize| hot[class].current(lane) + pending.current[class][lane]);
                 for (class, active) in active.into_iter().enumerate() {
                     pending.peak[class][lane] = pending.peak[class][lane].max(active);
                 }
@@ -276,10 +293,10 @@ impl Stats {
 
     fn hot_stat(&self, lane: usize) -> Stats3 {
         let of = |hot: &Hot| Stat {
-            current: hot.current[lane],
+            current: hot.current(lane),
             peak: hot.peak[lane],
-            allocated: hot.allocated[lane],
-            freed: hot.allocated[lane] - hot.current[lane],
+            allocated: hot.up[lane],
+            freed: hot.freed(lane),
         };
         let [small, large] = [of(&self.hot[0]), of(&self.hot[1])];
         let all = Stat {
@@ -401,13 +418,57 @@ mod tests {
         assert!(keys.is_sorted());
     }
 
+    /// Random calls against statistics that are added up plainly.
+    #[test]
+    fn peaks_are_exact() {
+        let mut stats = Stats::default();
+        let mut model = [Stats3::default(); LANES];
+        let mut state = 1u64;
+        let mut random = move |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        let change = |stat: &mut Stats3, class: usize, by: i64| {
+            if by < 0 { stat.decrease(class, -by) } else { stat.increase(class, by) }
+        };
+        let mut live: Vec<(usize, u64, u64)> = Vec::new();
+        for step in 0..20_000u64 {
+            let splits = random(4) as i64 - 2;
+            let split_granules = if splits > 0 { 1 + random(40) as i64 } else { random(80) as i64 - 40 };
+            // Grow for a while, then shrink, in one pool more than in the other, and slowly near the peak.
+            let grow = random(10) < if step / 3_000 % 2 == 0 { 6 } else { 4 };
+            let (class, bytes, requested) = if grow || live.is_empty() {
+                let (class, granules) = (usize::from(random(3) == 0), 1 + random(9));
+                let requested = granules * 512 - random(512);
+                stats.handed_out(class, granules, requested, splits, split_granules);
+                live.push((class, granules, requested));
+                change(&mut model[COUNT], class, 1);
+                (class, granules as i64 * 512, requested as i64)
+            } else {
+                let (class, granules, requested) = live.swap_remove(random(live.len() as u64) as usize);
+                stats.returned(class, granules, requested, splits, split_granules);
+                change(&mut model[COUNT], class, -1);
+                (class, -(granules as i64) * 512, -(requested as i64))
+            };
+            for (lane, by) in
+                [(BYTES, bytes), (REQUESTED, requested), (SPLIT, splits), (SPLIT_BYTES, split_granules * 512)]
+            {
+                change(&mut model[lane], class, by);
+            }
+            for (lane, want) in model.iter().enumerate() {
+                assert_eq!(stats.hot_stat(lane).0, want.0, "lane {lane} after {step} calls");
+            }
+        }
+    }
+
     #[test]
     fn a_waiting_free_is_active_and_not_allocated() {
         let mut stats = Stats::default();
-        stats.handed_out(0, 2, 1000, 0, 0, true);
-        stats.handed_out(0, 2, 1000, 0, 0, true);
+        stats.handed_out(0, 2, 1000, 0, 0);
+        stats.handed_out(0, 2, 1000, 0, 0);
         stats.free_requested(0, 2);
-        stats.handed_out(0, 4, 2000, 0, 0, true);
+        stats.handed_out(0, 4, 2000, 0, 0);
+        stats.raise_active_peaks();
         let [all, ..] = stats.get("allocated_bytes").unwrap();
         assert_eq!((all.current, all.peak), (3072, 3072));
         let [all, small, _] = stats.get("active_bytes").unwrap();

@@ -54,3 +54,24 @@ fn a_pool_that_is_gone_serves_nobody() {
         assert_eq!(caching.allocate(&mut dev, gone), Err(AllocError::UnknownPool));
     }
 }
+
+/// A released pool that still holds memory serves nobody: it may vanish in the middle of a request for it.
+#[test]
+fn a_released_pool_serves_nobody() {
+    let mut dev = SimDevice::new(1 << 30);
+    let mut caching = Caching::new(Params::default(), &dev.info()).unwrap();
+    let pool = PoolId(1);
+    caching.control(&mut dev, Control::PoolCreate(pool)).unwrap();
+    let request = Request::new(512, StreamId::DEFAULT).in_pool(pool);
+    let block = caching.allocate(&mut dev, request).unwrap();
+    caching.control(&mut dev, Control::PoolRelease(pool)).unwrap();
+    caching.free(&mut dev, block).unwrap();
+    caching.control(&mut dev, Control::Limit(Some(2 * MIB))).unwrap();
+    assert_eq!(caching.allocate(&mut dev, request), Err(AllocError::UnknownPool));
+    // What the request above would have flushed goes here, and large blocks get arenas of their own.
+    caching.control(&mut dev, Control::Limit(None)).unwrap();
+    caching.trim(&mut dev, 0).unwrap();
+    assert_eq!(dev.usage().reserved, 0);
+    let block = caching.allocate(&mut dev, Request::new(30 * MIB, StreamId::DEFAULT)).unwrap();
+    assert!(dev.holds(block.ptr(), 30 * MIB));
+}
