@@ -466,6 +466,7 @@ fn the_list_shows_every_strategy_with_its_parameters() {
             assert!(text.contains(&format!("\n      -p {key}=")), "{key} is not in {text}");
         }
     }
+    assert!(text.contains("\n      -p max_split_size_mb=none\n"), "as -p takes it, not as JSON has it: {text}");
     assert_eq!(json["workloads"].as_array().unwrap().len(), 7);
     assert_eq!(json["devices"][0]["name"], "sim");
 }
