@@ -1,11 +1,11 @@
-//! Tells the binary which revision it was built from, so that every result can name it.
+//! Tells the binary which revision it was built from, and whether that was changed, so that every result can name it.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     let revision = Command::new("git")
-        .args(["rev-parse", "HEAD"])
+        .args(["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
         .output()
         .ok()
         .filter(|output| output.status.success())
@@ -13,7 +13,9 @@ fn main() {
         .unwrap_or_default();
     println!("cargo::rustc-env=HARNESS_REVISION={}", revision.trim());
     println!("cargo::rustc-env=HARNESS_PROFILE={}", std::env::var("PROFILE").unwrap_or_default());
-    println!("cargo::rerun-if-changed=build.rs");
+    for code in ["build.rs", "src", "../workload-gen/src", "../strategies", "../allocator-core/src"] {
+        println!("cargo::rerun-if-changed={code}");
+    }
     // The log grows with every commit and checkout; without a repository there is nothing to follow.
     let log = Path::new("../.git/logs/HEAD");
     if log.exists() {

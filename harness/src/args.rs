@@ -74,7 +74,8 @@ pub struct RunArgs {
     /// No workload whose name matches (repeatable)
     #[arg(short = 'W', long = "not-workload", value_name = "REGEX", help_heading = "What to run")]
     pub not_workloads: Vec<Regex>,
-    /// Replay this trace or PyTorch snapshot (plain, gzip or zstd) instead of the embedded recordings (repeatable)
+    /// Replay this trace or PyTorch snapshot (plain, gzip or zstd; '-' is standard input) instead of the embedded
+    /// recordings (repeatable)
     #[arg(long = "trace", value_name = "FILE", help_heading = "What to run")]
     pub traces: Vec<PathBuf>,
     /// Set a parameter of the strategies that have it; see `harness list` (repeatable)
@@ -87,13 +88,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "How to run")]
     pub repeats: u32,
     /// Bytes of the simulated device [default: those of the recording's device, else 80GiB]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "How to run")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity, allow_hyphen_values = true, help_heading = "How to run")]
     pub capacity: Option<u64>,
     /// Bytes that a strategy may hold, or 'none' [default: the limit that the recording ran under, if any]
-    #[arg(long, value_name = "SIZE", value_parser = limit, help_heading = "How to run")]
+    #[arg(long, value_name = "SIZE", value_parser = limit, allow_hyphen_values = true, help_heading = "How to run")]
     pub limit: Option<LimitChoice>,
     /// How many audits run at once; times are always taken one by one [default: one for each CPU]
-    #[arg(long, value_name = "N", help_heading = "How to run")]
+    #[arg(long, value_name = "N", value_parser = jobs, help_heading = "How to run")]
     pub jobs: Option<NonZeroUsize>,
     /// The folder for the results; it must be new or empty [default: the next free runs/run-NNN]
     #[arg(short = 'o', long = "out", value_name = "DIR", help_heading = "Output")]
@@ -133,12 +134,12 @@ Examples:
 A snapshot replays under the settings that it was recorded under. From the recording come the
 driver's addresses and the moments at which late frees completed; whatever had to be inferred is
 counted. If NAME.json lies beside NAME.pickle, the memory limit and the final statistics in it are
-used. Exit code 0 if every file is exact, 4 otherwise.";
+used. Exit code 0 if every file is exact, 4 otherwise, 6 if any cannot be read.";
 
 /// `harness fidelity`
 #[derive(Args, Debug)]
 pub struct FidelityArgs {
-    /// The snapshots (plain, gzip or zstd)
+    /// The snapshots (plain, gzip or zstd); '-' is standard input
     #[arg(required = true, value_name = "SNAPSHOT")]
     pub files: Vec<PathBuf>,
     /// The device whose history to take [default: the only one that has any]
@@ -175,7 +176,7 @@ The ending of OUT decides: .trace is text, .trace.zst is compressed text, anythi
 /// `harness trace import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// The snapshots (plain, gzip or zstd)
+    /// The snapshots (plain, gzip or zstd); '-' is standard input
     #[arg(required = true, value_name = "SNAPSHOT")]
     pub snapshots: Vec<PathBuf>,
     /// The trace, a folder for several, or '-'
@@ -189,7 +190,7 @@ pub struct ImportArgs {
 /// A verb on one trace.
 #[derive(Args, Debug)]
 pub struct FileArgs {
-    /// A trace (.trace, .trace.zst), a PyTorch snapshot, or the name of an embedded recording
+    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
@@ -197,7 +198,7 @@ pub struct FileArgs {
 /// `harness trace stat`
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// A trace (.trace, .trace.zst), a PyTorch snapshot, or the name of an embedded recording
+    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Print JSON
@@ -220,8 +221,22 @@ fn stdout_only(text: &str) -> Result<String, String> {
     }
 }
 
+fn capacity(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        0 => Err("a device without memory serves nothing; leave --capacity out for the recording's own".to_string()),
+        bytes => Ok(bytes),
+    }
+}
+
 fn limit(text: &str) -> Result<LimitChoice, String> {
-    if text == "none" { Ok(LimitChoice::Lifted) } else { size::parse(text).map(LimitChoice::Bytes) }
+    match text {
+        "none" => Ok(LimitChoice::Lifted),
+        _ => size::parse(text).map(LimitChoice::Bytes).map_err(|why| format!("{why}, or 'none'")),
+    }
+}
+
+fn jobs(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "write a number from 1 on, or leave --jobs out for one job on each CPU".to_string())
 }
 
 #[cfg(test)]

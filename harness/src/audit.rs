@@ -81,6 +81,15 @@ pub struct Point {
     pub pending: Band,
 }
 
+impl Point {
+    /// A bucket without events yet.
+    pub fn new(event: u64) -> Point {
+        let none = Band::EMPTY;
+        let (events, end_ns) = (0, 0);
+        Point { event, events, end_ns, reserved: none, device_used: none, requested: none, load: none, pending: none }
+    }
+}
+
 /// The result of an audit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Audit {
@@ -180,16 +189,7 @@ impl Memory {
             self.requested_at_reserved_peak = shadow.requested;
         }
         if index.is_multiple_of(bucket) {
-            timeline.push(Point {
-                event: index,
-                events: 0,
-                end_ns: 0,
-                reserved: Band::EMPTY,
-                device_used: Band::EMPTY,
-                requested: Band::EMPTY,
-                load: Band::EMPTY,
-                pending: Band::EMPTY,
-            });
+            timeline.push(Point::new(index));
         }
         if let Some(point) = timeline.last_mut() {
             point.events += 1;
@@ -208,7 +208,9 @@ impl Memory {
         for (kind, calls) in self.calls.iter_mut().enumerate() {
             *calls = usage.calls[kind] - workload.calls[kind];
         }
-        self.driver_ns = usage.call_ns.iter().sum::<u64>() - workload.call_ns.iter().sum::<u64>();
+        // A trace may keep the host waiting for centuries, so times stop at the largest number.
+        let total = |usage: &Usage| usage.call_ns.iter().fold(0, |sum: u64, &ns| sum.saturating_add(ns));
+        self.driver_ns = total(usage).saturating_sub(total(workload));
         self.end_ns = usage.now_ns;
         self.reserved_end = usage.reserved;
         self.requested_end = shadow.requested;

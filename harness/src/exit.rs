@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
+use workload_gen::plain_path;
 
 /// Everything asked for was done.
 pub const DONE: u8 = 0;
@@ -70,12 +71,12 @@ impl Error {
 
     /// `path` cannot be read.
     pub fn unreadable(path: &Path, why: impl Display) -> Error {
-        Error::Unreadable(format!("cannot read {}: {why}", path.display()))
+        Error::Unreadable(format!("cannot read {}: {why}", plain_path(path)))
     }
 
     /// `path` cannot be written.
     pub fn unwritable(path: &Path, why: impl Display) -> Error {
-        Error::Unwritable(format!("cannot write {}: {why}", path.display()))
+        Error::Unwritable(format!("cannot write {}: {why}", plain_path(path)))
     }
 
     /// Standard output cannot be written.

@@ -2,12 +2,12 @@
 
 use crate::exit::Error;
 use crate::hash;
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
-use workload_gen::format::{self, FIRST_LINE, TraceError};
-use workload_gen::import::{self, ImportError};
-use workload_gen::{Embedded, Trace};
+use workload_gen::format::{self, TraceError};
+use workload_gen::import::{self, ImportError, ImportOptions, Sidecar};
+use workload_gen::snapshot::{Snapshot, SnapshotError};
+use workload_gen::{Content, Embedded, Input, Trace, plain, plain_path};
 
 /// A trace with its name in results.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Error> {
         if sources.iter().any(|source| source.name == name) {
             return Err(Error::Usage(format!(
                 "{}: a second workload would be called '{name}'; give each once, under its own name",
-                path.display()
+                plain_path(path)
             )));
         }
         sources.push(in_file(name, path));
@@ -77,7 +77,7 @@ impl Source {
     pub fn load(self) -> Result<Workload, Error> {
         let trace = match &self.place {
             Place::Embedded(one) => one.trace().map_err(|why| Error::Internal(why.to_string()))?,
-            Place::File(path) => read(path, None).map_err(|why| why.into_error())?,
+            Place::File(path) => read(path).map_err(|why| hinted(why.into_error(), path))?,
         };
         // Readers check what they read; this is for an importer that has a bug.
         workload_gen::check(&trace).map_err(|why| Error::Internal(format!("{}: {why}", self.name)))?;
@@ -89,12 +89,26 @@ impl Source {
     pub fn check(self) -> Result<Trace, Error> {
         match &self.place {
             Place::Embedded(_) => self.load().map(|workload| workload.trace),
-            Place::File(path) => read(path, None).map_err(|why| match why {
+            Place::File(path) => read(path).map_err(|why| match why {
                 Unread::Trace(why @ TraceError::Line { .. }) => Error::CheckFailed(why.to_string()),
                 Unread::Import(why @ ImportError::Inconsistent { .. }) => Error::CheckFailed(why.to_string()),
-                other => other.into_error(),
+                other => hinted(other.into_error(), path),
             }),
         }
+    }
+}
+
+/// A file that is not there may have been meant as the name of a recording.
+fn hinted(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Unreadable(why) if !path.exists() && path != Path::new(STDIN) => {
+            let names: Vec<&str> = workload_gen::embedded().iter().map(|one| one.name).collect();
+            Error::Unreadable(format!(
+                "{why}; the embedded recordings, which `trace` takes by name and `run` with -w, are: {}",
+                names.join(", ")
+            ))
+        }
+        error => error,
     }
 }
 
@@ -121,29 +135,57 @@ impl Unread {
     }
 }
 
-/// Reads a trace or a snapshot; `device` tells which history of a snapshot is meant.
-pub fn read(path: &Path, device: Option<u32>) -> Result<Trace, Unread> {
-    if is_trace(path) {
-        format::open(path).map_err(Unread::Trace)
+/// What a user calls standard input.
+const STDIN: &str = "-";
+
+/// Opens a file that is read once, or standard input.
+pub fn open(path: &Path) -> io::Result<Input<'static>> {
+    if path == Path::new(STDIN) { Ok(Input::new(io::stdin(), &name_of(path))) } else { Input::open(path) }
+}
+
+/// Reads a trace or a snapshot, whichever its first bytes say it is.
+fn read(path: &Path) -> Result<Trace, Unread> {
+    let input = match open(path) {
+        Ok(input) => input,
+        Err(source) => return Err(Unread::Trace(TraceError::Open { file: plain_path(path), source })),
+    };
+    // What is neither is explained best by the reader of what its name promises.
+    let is_trace = match input.content() {
+        Content::Trace => true,
+        Content::Pickle => false,
+        Content::Other => [".trace", ".trace.zst", ".trace.gz"].iter().any(|ending| file_name(path).ends_with(ending)),
+    };
+    if is_trace {
+        format::read_input(input).map_err(Unread::Trace)
     } else {
-        import::import_file(path, device).map_err(Unread::Import)
+        let sidecar = sidecar(path).map_err(Unread::Import)?;
+        import_input(input, sidecar, None).map_err(Unread::Import)
     }
 }
 
-/// A trace by its name, or by its first line. All else is taken for a snapshot, whose reader says best what is wrong.
-fn is_trace(path: &Path) -> bool {
-    let name = file_name(path);
-    if name.ends_with(".trace") || name.ends_with(".trace.zst") {
-        return true;
+/// Reads a snapshot as a trace; `device` tells which history is meant.
+pub fn import(path: &Path, device: Option<u32>) -> Result<Trace, ImportError> {
+    let sidecar = sidecar(path)?;
+    match open(path) {
+        Ok(input) => import_input(input, sidecar, device),
+        Err(source) => Err(SnapshotError::Open { file: plain_path(path), source }.into()),
     }
-    let word = &FIRST_LINE.as_bytes()[..15];
-    let mut start = Vec::new();
-    let opened = File::open(path).and_then(|file| file.take(word.len() as u64).read_to_end(&mut start));
-    opened.is_ok() && start == word
+}
+
+/// What lies beside a snapshot. Nothing lies beside standard input.
+pub fn sidecar(path: &Path) -> Result<Option<Sidecar>, ImportError> {
+    if path == Path::new(STDIN) { Ok(None) } else { Sidecar::beside(path) }
+}
+
+fn import_input(input: Input<'_>, sidecar: Option<Sidecar>, device: Option<u32>) -> Result<Trace, ImportError> {
+    import::import(Snapshot::read_input(input)?, &ImportOptions { device, sidecar })
 }
 
 /// The file's name without the endings that say its format.
 pub fn name_of(path: &Path) -> String {
+    if path == Path::new(STDIN) {
+        return "stdin".to_string();
+    }
     let mut name = file_name(path);
     for endings in [&[".zst", ".gz"][..], &[".trace", ".pickle", ".pkl"]] {
         if let Some(stem) = endings.iter().find_map(|ending| name.strip_suffix(ending)).filter(|stem| !stem.is_empty())
@@ -155,7 +197,7 @@ pub fn name_of(path: &Path) -> String {
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+    path.file_name().map_or_else(|| plain_path(path), |name| plain(&name.to_string_lossy()).into_owned())
 }
 
 #[cfg(test)]
@@ -171,6 +213,9 @@ mod tests {
             ("snapshot", "snapshot"),
             ("v1.2", "v1.2"),
             (".trace", ".trace"),
+            ("gpt2.trace.gz", "gpt2"),
+            ("two\nlines.trace", r"two\nlines"),
+            ("-", "stdin"),
         ] {
             assert_eq!(name_of(Path::new(path)), name);
         }

@@ -5,15 +5,34 @@ mod commands;
 
 use args::{Cli, Command};
 use clap::Parser;
-use harness::exit::{DONE, Error, INTERNAL};
-use harness::output::Output;
+use harness::exit::{DONE, Error, INTERNAL, USAGE};
+use harness::output::{Output, complain};
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(why) => return ExitCode::from(explain(&why)),
+    };
     // Rust's own code for a panic is 101; here a bug ends like any other internal error. The panic has printed itself.
     ExitCode::from(catch_unwind(|| run(cli)).unwrap_or(INTERNAL))
+}
+
+/// Prints what the parser has to say: a mistake, or the help that was asked for.
+fn explain(why: &clap::Error) -> u8 {
+    match why.print() {
+        _ if why.use_stderr() => USAGE,
+        Ok(()) => DONE,
+        Err(why) => report(&Error::stdout(why)),
+    }
+}
+
+fn report(error: &Error) -> u8 {
+    if *error != Error::ClosedPipe {
+        complain(format_args!("error: {error}"));
+    }
+    error.code()
 }
 
 fn run(cli: Cli) -> u8 {
@@ -28,11 +47,6 @@ fn run(cli: Cli) -> u8 {
     let flushed = out.finish();
     match result.and(flushed) {
         Ok(()) => DONE,
-        Err(error) => {
-            if error != Error::ClosedPipe {
-                anstream::eprintln!("error: {error}");
-            }
-            error.code()
-        }
+        Err(error) => report(&error),
     }
 }

@@ -1,10 +1,18 @@
-//! Standard output: one buffered writer, without colours where nobody sees them, that survives a reader who leaves.
+//! What the program says. Standard output is one buffered writer, without colours where nobody sees them, that
+//! survives a reader who leaves; what goes to standard error is worth no failure if nobody can read it.
 //!
-//! `println!` panics on a closed pipe, so nothing here uses it.
+//! `println!` and `eprintln!` panic on a closed pipe, so nothing uses them.
 
 use crate::exit::Error;
 use std::fmt::Arguments;
 use std::io::{BufWriter, StdoutLock, Write};
+
+/// Writes a line to standard error, without what a file's name or a trace could do to a terminal.
+pub fn complain(line: Arguments<'_>) {
+    let line = line.to_string();
+    let plain: Vec<_> = line.split('\n').map(workload_gen::plain).collect();
+    let _ = writeln!(anstream::stderr(), "{}", plain.join("\n"));
+}
 
 /// See the module.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ impl Progress {
     /// A bar of `steps` steps.
     pub fn new(steps: u64) -> Progress {
         let bar = ProgressBar::new(steps);
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:8} {pos}/{len} {elapsed} {wide_msg}") {
             bar.set_style(style);
         }
         Progress(bar)

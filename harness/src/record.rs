@@ -1,7 +1,7 @@
 //! The files of a run. `docs/RESULTS.md` describes every column; a test below holds the page to it.
 //!
-//! Columns and values are written in one place, side by side, so that they cannot drift apart. Rows are flushed one by
-//! one: whatever stops a run, what was done is on the disk.
+//! Columns and values are written in one place, side by side, so that they cannot drift apart. The rows of a job are
+//! written at once and whole: whatever stops a run, what was done is on the disk, and nothing is there by half.
 
 use crate::audit::{Audit, Band, Memory, Point};
 use crate::exit::Error;
@@ -12,6 +12,7 @@ use crate::timing::{Latencies, SAMPLED_EVERY, Times, median};
 use allocator_core::CallKind;
 use hdrhistogram::Histogram;
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,31 +31,48 @@ pub struct Records {
 
 impl Records {
     /// Makes the folder and opens all files in it, so that a run that cannot be kept does not begin. `folder` must be
-    /// new or empty; without one, the next free `runs/run-NNN` is made.
-    pub fn in_folder(folder: Option<&Path>, pass: Pass, machine: &MachineFile) -> Result<Records, Error> {
+    /// new or empty; without one, the next free `runs/run-NNN` is made. `sample` is any of the jobs to come.
+    pub fn in_folder(
+        folder: Option<&Path>,
+        pass: Pass,
+        machine: &MachineFile,
+        sample: &Job<'_>,
+    ) -> Result<Records, Error> {
         let folder = match folder {
             Some(folder) => named_folder(folder)?,
             None => numbered_folder(Path::new(DEFAULT_PARENT))?,
         };
         let path = folder.join("machine.toml");
         let text = toml::to_string(machine).map_err(|why| Error::Internal(format!("machine.toml: {why}")))?;
-        fs::write(&path, text).map_err(|why| Error::unwritable(&path, why))?;
-        let sheet = |is_wanted: bool, name: &str| -> Result<Vec<Sheet>, Error> {
-            if is_wanted { Ok(vec![Sheet::create(folder.join(name))?]) } else { Ok(Vec::new()) }
+        // Of two runs that found the folder empty, the second one stops here.
+        let mut file = File::create_new(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::AlreadyExists => not_empty(&folder),
+            _ => Error::unwritable(&path, why),
+        })?;
+        file.write_all(text.as_bytes()).map_err(|why| Error::unwritable(&path, why))?;
+        let sheet = |is_wanted: bool, name: &str, header: Row| -> Result<Vec<Sheet>, Error> {
+            if is_wanted { Ok(vec![Sheet::create(folder.join(name), &header)?]) } else { Ok(Vec::new()) }
         };
         Ok(Records {
-            run: sheet(true, "run.csv")?,
-            times: sheet(pass.times(), "times.csv")?,
-            timeline: sheet(pass.audits(), "timeline.csv")?,
+            run: sheet(true, "run.csv", run_row(sample, &Report::default()))?,
+            times: sheet(pass.times(), "times.csv", times_row(sample, 0, None, None))?,
+            timeline: sheet(pass.audits(), "timeline.csv", timeline_row(sample, &Point::new(0)))?,
             folder: Some(folder),
         })
     }
 
     /// Writes one table to standard output as well: the exact rows, or the times if only those are made.
-    pub fn and_to_stdout(mut self, pass: Pass) -> Records {
-        let sheets = if pass == Pass::Time { &mut self.times } else { &mut self.run };
-        sheets.push(Sheet::stdout());
-        self
+    pub fn and_to_stdout(mut self, pass: Pass, sample: &Job<'_>) -> Result<Records, Error> {
+        let (sheets, header) = match pass {
+            Pass::Time => (&mut self.times, times_row(sample, 0, None, None)),
+            Pass::Audit | Pass::All => (&mut self.run, run_row(sample, &Report::default())),
+        };
+        match Sheet::stdout(&header) {
+            Ok(sheet) => sheets.push(sheet),
+            Err(Error::ClosedPipe) if self.folder.is_some() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(self)
     }
 
     /// The folder, if there is one.
@@ -64,10 +82,11 @@ impl Records {
 
     /// Writes what is exact about a job.
     pub fn run(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
-        self.run.iter_mut().try_for_each(|sheet| sheet.write(&[run_row(job, report)]))?;
+        let keep_going = self.folder.is_some();
+        write_all(&mut self.run, keep_going, &[run_row(job, report)])?;
         let points = report.audit.iter().flat_map(|audit| &audit.timeline);
         let rows: Vec<Row> = points.map(|point| timeline_row(job, point)).collect();
-        self.timeline.iter_mut().try_for_each(|sheet| sheet.write(&rows))
+        write_all(&mut self.timeline, keep_going, &rows)
     }
 
     /// Writes what was measured of a job.
@@ -79,32 +98,51 @@ impl Records {
         finding: Option<&Finding>,
     ) -> Result<(), Error> {
         let row = [times_row(job, repeats, times, finding)];
-        self.times.iter_mut().try_for_each(|sheet| sheet.write(&row))
+        write_all(&mut self.times, self.folder.is_some(), &row)
     }
+}
+
+/// Writes rows to all of `sheets`. If files are kept too, a reader of standard output who leaves ends nothing.
+fn write_all(sheets: &mut Vec<Sheet>, keep_going: bool, rows: &[Row]) -> Result<(), Error> {
+    let mut result = Ok(());
+    sheets.retain_mut(|sheet| match sheet.write(rows) {
+        Err(Error::ClosedPipe) if keep_going => false,
+        written => {
+            result = result.clone().and(written);
+            true
+        }
+    });
+    result
 }
 
 fn named_folder(folder: &Path) -> Result<PathBuf, Error> {
+    if folder.is_file() {
+        return Err(Error::unwritable(folder, "it is a file; name a folder"));
+    }
     fs::create_dir_all(folder).map_err(|why| Error::unwritable(folder, why))?;
     let mut entries = fs::read_dir(folder).map_err(|why| Error::unwritable(folder, why))?;
-    match entries.next() {
-        None => Ok(folder.to_path_buf()),
-        Some(_) => {
-            Err(Error::unwritable(folder, "it is not empty, and results are never overwritten; name a new folder"))
-        }
-    }
+    if entries.next().is_some() { Err(not_empty(folder)) } else { Ok(folder.to_path_buf()) }
+}
+
+fn not_empty(folder: &Path) -> Error {
+    Error::unwritable(folder, "it is not empty, and results are never overwritten; name a new folder")
 }
 
 fn numbered_folder(parent: &Path) -> Result<PathBuf, Error> {
-    fs::create_dir_all(parent).map_err(|why| Error::unwritable(parent, why))?;
+    let unwritable = |folder: &Path, why: &dyn Display| {
+        let way_out = "name a folder elsewhere with -o DIR, or keep no files with --csv -";
+        Error::unwritable(folder, format!("{why}; {way_out}"))
+    };
+    fs::create_dir_all(parent).map_err(|why| unwritable(parent, &why))?;
     for number in 1u32.. {
         let folder = parent.join(format!("run-{number:03}"));
         match fs::create_dir(&folder) {
             Ok(()) => return Ok(folder),
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(why) => return Err(Error::unwritable(&folder, why)),
+            Err(why) => return Err(unwritable(&folder, &why)),
         }
     }
-    Err(Error::unwritable(parent, "all numbers are taken"))
+    Err(unwritable(parent, &"all numbers are taken"))
 }
 
 /// Columns with their values.
@@ -128,45 +166,58 @@ impl Row {
     }
 }
 
-/// A CSV file whose header is that of its first row.
+/// A CSV file, or standard output as one.
+#[derive(Debug)]
 struct Sheet {
-    writer: csv::Writer<Box<dyn Write>>,
-    path: Option<PathBuf>,
-    has_header: bool,
-}
-
-impl std::fmt::Debug for Sheet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sheet").field("path", &self.path).finish_non_exhaustive()
-    }
+    /// The file and how long it was after its last whole row; nothing for standard output.
+    file: Option<(File, PathBuf, u64)>,
 }
 
 impl Sheet {
-    fn create(path: PathBuf) -> Result<Sheet, Error> {
+    fn create(path: PathBuf, header: &Row) -> Result<Sheet, Error> {
         let file = File::create_new(&path).map_err(|why| Error::unwritable(&path, why))?;
-        Ok(Sheet { writer: csv::Writer::from_writer(Box::new(file)), path: Some(path), has_header: false })
+        Sheet { file: Some((file, path, 0)) }.with_header(header)
     }
 
-    fn stdout() -> Sheet {
-        Sheet { writer: csv::Writer::from_writer(Box::new(io::stdout())), path: None, has_header: false }
+    fn stdout(header: &Row) -> Result<Sheet, Error> {
+        Sheet { file: None }.with_header(header)
+    }
+
+    fn with_header(mut self, Row(cells): &Row) -> Result<Sheet, Error> {
+        self.put(&csv_text([cells.iter().map(|(column, _)| column.as_bytes())])?)?;
+        Ok(self)
     }
 
     fn write(&mut self, rows: &[Row]) -> Result<(), Error> {
-        self.put(rows).map_err(|why| match &self.path {
-            Some(path) => Error::unwritable(path, why),
-            None => Error::stdout(why),
-        })
+        self.put(&csv_text(rows.iter().map(|Row(cells)| cells.iter().map(|(_, value)| value.as_bytes())))?)
     }
 
-    fn put(&mut self, rows: &[Row]) -> io::Result<()> {
-        for Row(cells) in rows {
-            if !std::mem::replace(&mut self.has_header, true) {
-                self.writer.write_record(cells.iter().map(|(column, _)| column.as_bytes()))?;
+    /// Writes whole rows, or nothing of them.
+    fn put(&mut self, rows: &[u8]) -> Result<(), Error> {
+        let Some((file, path, len)) = &mut self.file else {
+            let mut out = io::stdout().lock();
+            return out.write_all(rows).and_then(|()| out.flush()).map_err(Error::stdout);
+        };
+        match file.write_all(rows) {
+            Ok(()) => {
+                *len += rows.len() as u64;
+                Ok(())
             }
-            self.writer.write_record(cells.iter().map(|(_, value)| value))?;
+            Err(why) => {
+                // The first error is the one to report.
+                let _ = file.set_len(*len);
+                Err(Error::unwritable(path, why))
+            }
         }
-        self.writer.flush()
     }
+}
+
+fn csv_text<'c>(rows: impl IntoIterator<Item = impl Iterator<Item = &'c [u8]>>) -> Result<Vec<u8>, Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row).map_err(|why| Error::Internal(why.to_string()))?;
+    }
+    writer.into_inner().map_err(|why| Error::Internal(why.to_string()))
 }
 
 fn run_row(job: &Job<'_>, report: &Report) -> Row {

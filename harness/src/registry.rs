@@ -130,20 +130,24 @@ fn to_map(params: &impl serde::Serialize) -> Params {
 
 /// `params` with one of them changed. The field's own type decides what a text means.
 fn set<S: Configure>(params: &Params, key: &str, text: &str) -> Result<Params, String> {
-    let mut first_failure = None;
-    for value in readings(&params[key], text) {
+    let counts_mib = key.ends_with("_mb");
+    for value in readings(&params[key], text, counts_mib) {
         let mut trial = params.clone();
         trial.insert(key.to_string(), value);
-        match serde_json::from_value::<S::Params>(Value::Object(trial)) {
-            Ok(params) => return Ok(to_map(&params)),
-            Err(why) => _ = first_failure.get_or_insert(why.to_string()),
+        if let Ok(params) = serde_json::from_value::<S::Params>(Value::Object(trial)) {
+            return Ok(to_map(&params));
         }
     }
-    Err(first_failure.unwrap_or_else(|| format!("'{text}' is not a value like {}", params[key])))
+    Err(match to_map(&S::Params::default()).get(key) {
+        _ if counts_mib => "it counts MiB: write a number without a unit, such as 128".to_string(),
+        Some(Value::Bool(_)) => "write true or false".to_string(),
+        Some(Value::Null) | None => "write a number, or 'none'".to_string(),
+        Some(default) => format!("write a value like its default {default}"),
+    })
 }
 
-/// What `text` may mean for a field that holds `current`, likeliest first.
-fn readings(current: &Value, text: &str) -> Vec<Value> {
+/// What `text` may mean for a field that holds `current`, likeliest first. A number of MiB is no number of bytes.
+fn readings(current: &Value, text: &str, counts_mib: bool) -> Vec<Value> {
     let string = Value::String(text.to_string());
     if current.is_string() {
         return vec![string];
@@ -154,7 +158,7 @@ fn readings(current: &Value, text: &str) -> Vec<Value> {
         "none" => Some(Value::Null),
         _ => serde_json::from_str(text).ok(),
     };
-    let size = size::parse(text).ok().map(Value::from);
+    let size = size::parse(text).ok().filter(|_| !counts_mib).map(Value::from);
     let mut readings: Vec<Value> = literal.into_iter().chain(size).collect();
     if !current.is_boolean() && !current.is_number() {
         readings.push(string);
@@ -249,6 +253,7 @@ mod tests {
     #[derive(Serialize, Deserialize)]
     struct TypedParams {
         bytes: u64,
+        span_mb: Option<u64>,
         fraction: f64,
         on: bool,
         text: String,
@@ -260,7 +265,16 @@ mod tests {
     impl Default for TypedParams {
         fn default() -> Self {
             let text = String::new();
-            TypedParams { bytes: 512, fraction: 1.0, on: false, text, maybe: None, words: None, list: vec![1] }
+            TypedParams {
+                bytes: 512,
+                span_mb: None,
+                fraction: 1.0,
+                on: false,
+                text,
+                maybe: None,
+                words: None,
+                list: vec![1],
+            }
         }
     }
 
@@ -301,6 +315,7 @@ mod tests {
     fn the_field_decides_what_a_text_means() {
         let params = given(&[
             ("bytes", "2MiB"),
+            ("span_mb", "128"),
             ("fraction", "0.8"),
             ("on", "True"),
             ("text", "expandable_segments:True,max_split_size_mb:128"),
@@ -311,18 +326,27 @@ mod tests {
         .unwrap();
         assert_eq!(
             Value::Object(params).to_string(),
-            r#"{"bytes":2097152,"fraction":0.8,"list":[1,2],"maybe":128,"on":true,"text":"expandable_segments:True,max_split_size_mb:128","words":"4"}"#
+            r#"{"bytes":2097152,"fraction":0.8,"list":[1,2],"maybe":128,"on":true,"span_mb":128,"text":"expandable_segments:True,max_split_size_mb:128","words":"4"}"#
         );
         assert_eq!(given(&[("maybe", "128"), ("maybe", "none")]).unwrap()["maybe"], Value::Null);
         assert_eq!(given(&[("text", "none")]).unwrap()["text"], "none");
     }
 
     #[test]
-    fn a_bad_value_names_itself_and_its_strategy() {
-        for (key, value) in [("bytes", "-5"), ("bytes", "many"), ("on", "2"), ("fraction", ""), ("maybe", "x")] {
+    fn a_bad_value_names_itself_its_strategy_and_the_way_out() {
+        for (key, value, way_out) in [
+            ("bytes", "-5", "like its default 512"),
+            ("bytes", "none", "like its default 512"),
+            ("on", "2", "true or false"),
+            ("fraction", "", "like its default 1.0"),
+            ("maybe", "x", "'none'"),
+            ("span_mb", "128MiB", "counts MiB"),
+            ("span_mb", "1k", "counts MiB"),
+        ] {
             let error = given(&[(key, value)]).unwrap_err();
             assert_eq!(error.code(), crate::exit::USAGE);
             assert!(error.to_string().starts_with(&format!("-p {key}={value}: typed: ")), "{error}");
+            assert!(error.to_string().contains(way_out), "{error}");
         }
     }
 
@@ -330,6 +354,6 @@ mod tests {
     fn an_unknown_key_lists_the_known_ones() {
         let error = given(&[("byte", "1")]).unwrap_err();
         assert_eq!(error.code(), crate::exit::USAGE);
-        assert!(error.to_string().contains("typed: bytes, fraction, list, maybe, on, text, words"), "{error}");
+        assert!(error.to_string().contains("typed: bytes, fraction, list, maybe, on, span_mb, text, words"), "{error}");
     }
 }

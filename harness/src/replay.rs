@@ -6,7 +6,7 @@
 use crate::timing::Sampler;
 use allocator_core::{AllocError, Block, Control, ControlError, DeviceError, Machine, PoolId, Request, Strategy};
 use allocator_core::{StreamId, Sync};
-use workload_gen::{Event, PoolOp};
+use workload_gen::{Event, PoolOp, plain};
 
 /// Events per virtual call.
 pub const CHUNK: usize = 1 << 16;
@@ -146,7 +146,7 @@ impl<'t> Tape<'t> {
                     self.pools = false;
                 }
             }
-            Err(why) => self.note_now(Outcome::Error, format!("{what:?}: {why}")),
+            Err(why) => self.note_now(Outcome::Error, format!("{}: {why}", words(what))),
         }
     }
 
@@ -154,6 +154,22 @@ impl<'t> Tape<'t> {
         if let Err(why) = result {
             self.note_now(Outcome::Error, format!("{what}: {why}"));
         }
+    }
+}
+
+/// A control call in words.
+fn words(what: Control<'_>) -> String {
+    match what {
+        Control::PoolCreate(pool) => format!("create pool {}", pool.0),
+        Control::PoolBegin(pool) => format!("begin pool {}", pool.0),
+        Control::PoolEnd(pool) => format!("end pool {}", pool.0),
+        Control::PoolRelease(pool) => format!("release pool {}", pool.0),
+        Control::PoolEmpty(pool) => format!("empty pool {}", pool.0),
+        Control::PoolNoSplit(pool) => format!("no splits in pool {}", pool.0),
+        Control::PoolUseOnOom(pool) => format!("use pool {} when out of memory", pool.0),
+        Control::Limit(Some(bytes)) => format!("limit of {bytes} bytes"),
+        Control::Limit(None) => "no limit".to_string(),
+        Control::Settings(text) => format!("settings '{}'", plain(text)),
     }
 }
 

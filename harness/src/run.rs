@@ -8,6 +8,7 @@ use crate::progress::Progress;
 use crate::record::Records;
 use crate::registry::{Configured, MemoryLimit};
 use crate::replay::{Finding, Outcome, Replay};
+use crate::size::bytes;
 use crate::timing::{Times, time};
 use allocator_core::{ConfigError, SimDevice};
 use std::any::Any;
@@ -122,6 +123,8 @@ impl<'a> Job<'a> {
         let limit = match options.limit {
             LimitChoice::OfTrace => header.limit_bytes,
             LimitChoice::Lifted => None,
+            // Nothing can reach it, so it is none; the id of a run says so too.
+            LimitChoice::Bytes(u64::MAX) => None,
             LimitChoice::Bytes(bytes) => Some(bytes),
         };
         let profile = SimDevice::new(capacity).profile().name.clone();
@@ -154,8 +157,29 @@ impl<'a> Job<'a> {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let built = self.build(&mut self.device());
-        built.map(drop).map_err(|why| Error::Usage(format!("{}: {why}", self.strategy.entry.name)))
+        let Err(why) = self.build(&mut self.device()) else { return Ok(()) };
+        let (name, why) = (self.strategy.entry.name, why.to_string());
+        let why = why.trim_end();
+        // What works on the usual device does not fail for its parameters.
+        let usual = Job { capacity: DEFAULT_CAPACITY, ..self.clone() };
+        if usual.build(&mut usual.device()).is_ok() {
+            let capacity = bytes(self.capacity);
+            return Err(Error::Usage(format!(
+                "{name} cannot manage {}'s device of {capacity}: {why}; choose another size with --capacity, or leave \
+                 the strategy out with -S {name}",
+                self.workload.name
+            )));
+        }
+        let defaults = self.strategy.entry.defaults();
+        let changed = self.strategy.params.iter().filter(|&(key, value)| defaults.get(key) != Some(value));
+        let changed: Vec<String> = changed
+            .map(|(key, value)| format!("-p {key}={}", value.as_str().map_or(value.to_string(), str::to_string)))
+            .collect();
+        Err(Error::Usage(format!(
+            "{}: {name}: {why}\n  `harness list` shows every parameter with its default, \
+             strategies/{name}/README.md what each takes",
+            changed.join(" ")
+        )))
     }
 
     fn audit(&self) -> Result<Audit, Finding> {
@@ -365,8 +389,10 @@ mod tests {
             id("gpu-alloc-trace 1\na 0 1 0\n", &Options { limit: LimitChoice::Bytes(9), ..OPTIONS }),
         ];
         assert!(others.iter().all(|other| *other != base), "{base} among {others:?}");
-        let same = Options { pass: Pass::Audit, repeats: 9, limit: LimitChoice::Lifted, ..OPTIONS };
-        assert_eq!(id("gpu-alloc-trace 1\na 0 1 0\n", &same), base);
+        for limit in [LimitChoice::Lifted, LimitChoice::Bytes(u64::MAX)] {
+            let same = Options { pass: Pass::Audit, repeats: 9, limit, ..OPTIONS };
+            assert_eq!(id("gpu-alloc-trace 1\na 0 1 0\n", &same), base);
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The harness's own account of a workload: what is live, what is pending, and whether the strategy may have handed out
 //! what it did. It shares nothing with the strategy that it checks.
 
-use crate::watch::Watch;
+use crate::watch::{Ended, Watch};
 use allocator_core::{Device, Fence, Machine, StreamId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 /// The step to which the load counts each request, the same for every strategy.
 pub const LOAD_STEP: u64 = 512;
@@ -14,8 +15,11 @@ pub struct Shadow {
     slots: Vec<Option<Live>>,
     /// The end of each live block, by address. Blocks of zero bytes are not in it.
     ends: BTreeMap<u64, u64>,
-    /// Frees that wait, by the stream they wait for, oldest first. A stream passes its marks in order.
-    waiting: BTreeMap<StreamId, VecDeque<(Fence, u32)>>,
+    /// Frees that wait, by the real stream they wait for.
+    waiting: BTreeMap<StreamId, Queue>,
+    /// Frees that wait, by the ticket they wait for. There may be as many as there are frees, so they are looked at
+    /// only when their ticket ends.
+    late: BTreeMap<StreamId, Queue>,
     pending: Vec<Pending>,
     vacant: Vec<u32>,
     /// Bytes requested by blocks that are live or pending.
@@ -25,6 +29,9 @@ pub struct Shadow {
     /// The part of `requested` that is pending.
     pub pending_bytes: u64,
 }
+
+/// Marks of a stream and the frees that wait for them, oldest first: a stream passes its marks in order.
+type Queue = VecDeque<(Fence, u32)>;
 
 /// A block in the caller's hands.
 #[derive(Clone, Debug)]
@@ -49,6 +56,7 @@ impl Shadow {
             slots: vec![None; slots as usize],
             ends: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            late: BTreeMap::new(),
             pending: Vec::new(),
             vacant: Vec::new(),
             requested: 0,
@@ -151,22 +159,27 @@ impl Shadow {
         self.pending[id as usize] = Pending { size: live.size, waits: marks.len() as u32 };
         self.pending_bytes += live.size;
         for mark in marks {
-            self.waiting.entry(mark.stream).or_default().push_back((mark, id));
+            let queues = if mark.stream.as_ticket().is_some() { &mut self.late } else { &mut self.waiting };
+            queues.entry(mark.stream).or_default().push_back((mark, id));
         }
     }
 
     /// Time has passed or a ticket ended: frees that need not wait any more are gone.
     pub fn settle<M: Machine>(&mut self, watch: &mut Watch<M>) {
         let mut done = Vec::new();
-        self.waiting.retain(|_, queue| {
-            while let Some(&(mark, id)) = queue.front()
-                && watch.has_passed(mark) != Ok(false)
-            {
-                queue.pop_front();
-                done.push(id);
+        self.waiting.retain(|_, queue| pass(queue, watch, &mut done));
+        match watch.take_ended() {
+            Ended::Any => self.late.retain(|_, queue| pass(queue, watch, &mut done)),
+            Ended::These(tickets) => {
+                for ticket in tickets {
+                    if let Entry::Occupied(mut queue) = self.late.entry(ticket)
+                        && !pass(queue.get_mut(), watch, &mut done)
+                    {
+                        queue.remove();
+                    }
+                }
             }
-            !queue.is_empty()
-        });
+        }
         for id in done {
             let pending = &mut self.pending[id as usize];
             pending.waits -= 1;
@@ -183,4 +196,15 @@ impl Shadow {
         self.requested -= size;
         self.load -= size.next_multiple_of(LOAD_STEP);
     }
+}
+
+/// Moves the frees that need not wait any more to `done`; says whether some still wait.
+fn pass<M: Machine>(queue: &mut Queue, watch: &mut Watch<M>, done: &mut Vec<u32>) -> bool {
+    while let Some(&(mark, id)) = queue.front()
+        && watch.has_passed(mark) != Ok(false)
+    {
+        queue.pop_front();
+        done.push(id);
+    }
+    !queue.is_empty()
 }

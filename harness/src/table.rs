@@ -5,10 +5,12 @@
 
 use crate::replay::Outcome;
 use crate::run::{Job, Report};
-use crate::size::{bytes, grouped, nanoseconds};
+use crate::size::{bytes, counted, grouped, nanoseconds};
 use crate::timing::median;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+use hdrhistogram::Histogram;
 use std::fmt::Write;
+use workload_gen::plain;
 
 const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";
@@ -20,10 +22,15 @@ pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
     let header = ["strategy", "reserved", "overhead", "utilised", "calls", "driver time"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let memory = &report.audit.as_ref()?.memory;
+        // Memory that was handed out wrongly is no memory saved.
+        let of_load = |ratio: fn(u64, u64) -> String| match report.outcome() {
+            Outcome::Invalid => String::new(),
+            _ => ratio(memory.reserved_peak, memory.load_peak),
+        };
         Some(vec![
             bytes(memory.reserved_peak),
-            overhead(memory.reserved_peak, memory.load_peak),
-            share(memory.load_peak, memory.reserved_peak),
+            of_load(overhead),
+            of_load(|reserved, load| share(load, reserved)),
             grouped(memory.calls.iter().sum()),
             nanoseconds(memory.driver_ns),
         ])
@@ -33,7 +40,7 @@ pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
         let of_workload = jobs.iter().zip(reports).filter(|(other, _)| other.workload.name == job.workload.name);
         let load = of_workload.filter_map(|(_, report)| Some(report.audit.as_ref()?.memory.load_peak)).max();
         let load = load.map_or(String::new(), |load| format!(", load bound {}", bytes(load)));
-        format!("{} events{load}", grouped(job.workload.trace.events.len() as u64))
+        format!("{}{load}", events(job))
     };
     grouped_table(&header, jobs, reports, row, title)
 }
@@ -43,23 +50,30 @@ pub fn times(jobs: &[Job<'_>], reports: &[Report]) -> String {
     let header = ["strategy", "ns/op", "null", "alloc p50", "p99", "p99.9", "free p50"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let times = report.times.as_ref()?;
-        let alloc = |quantile| times.latencies.alloc.value_at_quantile(quantile).to_string();
+        let at = |histogram: &Histogram<u64>, quantile| match histogram.is_empty() {
+            true => String::new(),
+            false => histogram.value_at_quantile(quantile).to_string(),
+        };
+        let alloc = |quantile| at(&times.latencies.alloc, quantile);
         Some(vec![
             per_op(median(&times.total_ns), times.ops),
             per_op(median(&times.null_ns), times.ops),
             alloc(0.5),
             alloc(0.99),
             alloc(0.999),
-            times.latencies.free.value_at_quantile(0.5).to_string(),
+            at(&times.latencies.free, 0.5),
         ])
     };
-    let title = |job: &Job<'_>| format!("{} events", grouped(job.workload.trace.events.len() as u64));
-    let table = grouped_table(&header, jobs, reports, row, title);
+    let table = grouped_table(&header, jobs, reports, row, events);
     if table.is_empty() {
         return table;
     }
     // A time without its form cannot be compared with another.
     format!("nanoseconds; calls by handle, without a lock; null: an empty strategy in the same loop\n{table}")
+}
+
+fn events(job: &Job<'_>) -> String {
+    counted(job.workload.trace.events.len(), "event", "events")
 }
 
 fn grouped_table(
@@ -115,7 +129,7 @@ pub fn findings(jobs: &[Job<'_>], reports: &[Report]) -> String {
         let at = finding.event.map_or(String::new(), |event| format!(" at event {event}"));
         let failed = report.audit.as_ref().map_or(0, |audit| audit.failed_allocs);
         let more = if failed > 1 { format!(" (and {} more)", grouped(failed - 1)) } else { String::new() };
-        let _ = writeln!(text, "{}: {}{at}: {}{more}", job.title(), outcome(report), finding.text);
+        let _ = writeln!(text, "{}: {}{at}: {}{more}", job.title(), outcome(report), plain(&finding.text));
     }
     text
 }
@@ -137,5 +151,52 @@ fn per_op(total: Option<u64>, ops: u64) -> String {
     match total {
         Some(total) if ops > 0 => format!("{:.1}", total as f64 / ops as f64),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{Audit, Memory};
+    use crate::load::Workload;
+    use crate::registry::{Configured, STRATEGIES};
+    use crate::replay::Finding;
+    use crate::timing::Times;
+    use workload_gen::Trace;
+
+    #[test]
+    fn what_is_unknown_or_meaningless_is_blank() {
+        let workload = Workload { name: "w".into(), trace: Trace::default(), hash: String::new() };
+        let strategy = Configured { entry: &STRATEGIES[0], params: STRATEGIES[0].defaults() };
+        let job = Job {
+            workload: &workload,
+            strategy: &strategy,
+            capacity: 1,
+            limit: None,
+            profile: String::new(),
+            id: String::new(),
+        };
+        let report = |outcome| {
+            let memory = Memory { reserved_peak: 1 << 20, load_peak: 2 << 20, ..Memory::default() };
+            let finding = Some(Finding { outcome, event: None, text: "a\x1b[31m".into() });
+            let (timeline, counts) = (Vec::new(), 0);
+            let audit = Audit {
+                memory,
+                timeline,
+                finding: finding.clone(),
+                failed_allocs: counts,
+                skipped_events: counts,
+                pool_fallbacks: counts,
+                unsupported_controls: counts,
+            };
+            [Report { audit: Some(audit), times: Some(Times { ops: 1, ..Times::default() }), finding }]
+        };
+        let jobs = [job];
+        assert!(memory(&jobs, &report(Outcome::Oom)).contains("200.0 %"));
+        assert!(!memory(&jobs, &report(Outcome::Invalid)).contains('%'));
+        let table = times(&jobs, &report(Outcome::Ok));
+        let row = table.lines().last().unwrap();
+        assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["caching", "ok"], "{table}");
+        assert!(findings(&jobs, &report(Outcome::Oom)).contains(r"a\u{1b}[31m"));
     }
 }

@@ -18,10 +18,22 @@ pub struct Watch<M> {
     pieces: BTreeMap<u64, Piece>,
     handles: BTreeMap<Handle, Physical>,
     removed: Vec<(u64, u64)>,
+    ended: Ended,
+    /// Whether a real stream was ever made to wait for a ticket. Only then can waiting for a stream end one.
+    streams_await_tickets: bool,
     reserved: u64,
     device_used: u64,
     reserved_high: u64,
     device_used_high: u64,
+}
+
+/// Which tickets may have ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// These.
+    These(Vec<StreamId>),
+    /// Any of them.
+    Any,
 }
 
 /// Addresses that are backed by one allocation or one handle.
@@ -48,6 +60,8 @@ impl<M: Machine> Watch<M> {
             pieces: BTreeMap::new(),
             handles: BTreeMap::new(),
             removed: Vec::new(),
+            ended: Ended::These(Vec::new()),
+            streams_await_tickets: false,
             reserved: usage.reserved,
             device_used: usage.device_used,
             reserved_high: usage.reserved,
@@ -75,6 +89,11 @@ impl<M: Machine> Watch<M> {
     /// Address ranges that lost their memory since the last call.
     pub fn take_removed(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.removed)
+    }
+
+    /// The tickets that may have ended since the last call.
+    pub fn take_ended(&mut self) -> Ended {
+        std::mem::replace(&mut self.ended, Ended::These(Vec::new()))
     }
 
     /// Marks a point in a stream, unseen by the strategy and the device.
@@ -116,6 +135,19 @@ impl<M: Machine> Watch<M> {
     fn set_clock(&mut self) {
         let (real, shadow) = (self.machine.usage().now_ns, self.shadow.usage().now_ns);
         self.shadow.host_work(real.saturating_sub(shadow));
+    }
+
+    /// The end of `stream`, or of everything, was waited for.
+    fn note_ended(&mut self, stream: Option<StreamId>) {
+        match stream {
+            Some(ticket) if ticket.as_ticket().is_some() => {
+                if let Ended::These(tickets) = &mut self.ended {
+                    tickets.push(ticket);
+                }
+            }
+            Some(_) if !self.streams_await_tickets => {}
+            _ => self.ended = Ended::Any,
+        }
     }
 
     fn refresh(&mut self) {
@@ -215,6 +247,7 @@ impl<M: Machine> Device for Watch<M> {
 
     fn order_after(&mut self, stream: StreamId, fence: Fence) -> Result<(), DeviceError> {
         self.machine.order_after(stream, fence)?;
+        self.streams_await_tickets |= fence.stream.as_ticket().is_some();
         self.set_clock();
         match self.shadow_fences.get(&fence) {
             Some(&mark) => self.shadow.order_after(stream, mark),
@@ -224,6 +257,11 @@ impl<M: Machine> Device for Watch<M> {
 
     fn sync(&mut self, what: Sync) -> Result<(), DeviceError> {
         self.machine.sync(what)?;
+        self.note_ended(match what {
+            Sync::Fence(fence) => Some(fence.stream),
+            Sync::Stream(stream) => Some(stream),
+            Sync::Device => None,
+        });
         self.set_clock();
         match what {
             Sync::Fence(fence) => match self.shadow_fences.get(&fence) {
@@ -255,6 +293,7 @@ impl<M: Machine> Machine for Watch<M> {
     }
 
     fn complete(&mut self, ticket: u32) {
+        self.note_ended(Some(StreamId::ticket(ticket)));
         self.shadow.complete(ticket);
         self.machine.complete(ticket);
     }
@@ -282,5 +321,63 @@ fn free_of_charge() -> Profile {
         order_after: free,
         sync: free,
         memory_info: free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shadow::Shadow;
+    use allocator_core::CallKind;
+
+    const BLOCKS: u32 = 100;
+
+    /// Blocks that were freed with a ticket each.
+    fn all_late() -> (Watch<SimDevice>, Shadow) {
+        let mut watch = Watch::new(SimDevice::new(1 << 30));
+        let mut shadow = Shadow::new(BLOCKS);
+        for slot in 0..BLOCKS {
+            let ptr = watch.malloc(512).unwrap();
+            shadow.allocated(slot, ptr, 512, StreamId::DEFAULT, &watch).unwrap();
+            shadow.freed(slot, Some(slot), &mut watch);
+        }
+        (watch, shadow)
+    }
+
+    #[test]
+    fn no_ticket_is_looked_at_before_it_ends() {
+        let (mut watch, mut shadow) = all_late();
+        assert_eq!(shadow.pending_bytes, 512 * u64::from(BLOCKS));
+        let polls = |watch: &Watch<SimDevice>| watch.shadow.usage().calls[CallKind::Poll as usize];
+        let before = polls(&watch);
+        for ticket in 0..BLOCKS {
+            watch.host_work(1);
+            watch.sync(Sync::Stream(StreamId::DEFAULT)).unwrap();
+            shadow.settle(&mut watch);
+            watch.complete(ticket);
+            shadow.settle(&mut watch);
+        }
+        assert_eq!(shadow.pending_bytes, 0);
+        assert_eq!(polls(&watch) - before, u64::from(BLOCKS));
+    }
+
+    #[test]
+    fn waiting_ends_tickets_too() {
+        let (mut watch, mut shadow) = all_late();
+        let left = |watch: &mut Watch<SimDevice>, shadow: &mut Shadow| {
+            shadow.settle(watch);
+            shadow.pending_bytes / 512
+        };
+        let fence = watch.fence(StreamId::ticket(3)).unwrap();
+        watch.sync(Sync::Fence(fence)).unwrap();
+        watch.sync(Sync::Stream(StreamId::ticket(4))).unwrap();
+        assert_eq!(left(&mut watch, &mut shadow), 98);
+        let fence = watch.fence(StreamId::ticket(5)).unwrap();
+        watch.order_after(StreamId(1), fence).unwrap();
+        assert_eq!(left(&mut watch, &mut shadow), 98);
+        watch.sync(Sync::Stream(StreamId(1))).unwrap();
+        assert_eq!(left(&mut watch, &mut shadow), 97);
+        watch.sync(Sync::Device).unwrap();
+        assert_eq!(left(&mut watch, &mut shadow), 0);
     }
 }

@@ -258,6 +258,16 @@ fn the_calls_of_the_workload_are_not_the_strategys() {
 }
 
 #[test]
+fn a_clock_that_runs_out_stops() {
+    let work = Event::Work { stream: StreamId(0), ns: u64::MAX };
+    let used = Event::Use { slot: 0, stream: StreamId(0) };
+    let events = [work, alloc(0, 512), used, free(0), Event::Sync { stream: None }, work, alloc(0, 512), free(0)];
+    let audit = audited(&mut Direct::default(), &events);
+    assert_eq!((audit.finding, audit.memory.end_ns), (None, u64::MAX));
+    assert!(audit.memory.driver_ns > u64::MAX / 2, "the free waits for the work");
+}
+
+#[test]
 fn a_failed_allocation_is_a_result_and_its_slot_stays_empty() {
     let slot = |slot, size| alloc(slot, size);
     let used = Event::Use { slot: 1, stream: StreamId(3) };
@@ -332,7 +342,8 @@ fn refusals_other_than_memory_are_errors() {
     for (events, event, text) in [
         (vec![alloc(0, 512), used], 1, "record_stream: not a live block"),
         (vec![alloc(0, 512), free(0)], 1, "not a live block"),
-        (vec![alloc(0, 4 << 30), limit], 1, "unknown pool 7"),
+        (vec![alloc(0, 4 << 30), limit], 1, "no limit: unknown pool 7"),
+        (vec![Event::Pool { op: PoolOp::Create, pool: PoolId(3) }], 0, "create pool 3: unknown pool 7"),
     ] {
         let finding = audited(&mut Refusing, &events).finding.unwrap();
         assert_eq!((finding.outcome, finding.event), (Outcome::Error, Some(event)));

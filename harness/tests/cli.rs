@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -17,6 +17,18 @@ struct Done {
 /// Calls the program in `folder`.
 fn harness(folder: &TempDir, args: &[&str]) -> Done {
     let output = Command::new(env!("CARGO_BIN_EXE_harness")).args(args).current_dir(folder).output().unwrap();
+    Done {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Calls the program by a shell line, in which it is `$H`.
+#[cfg(unix)]
+fn shell(folder: &TempDir, line: &str) -> Done {
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", line]).env("H", env!("CARGO_BIN_EXE_harness")).current_dir(folder).output().unwrap();
     Done {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -164,12 +176,25 @@ fn a_folder_that_cannot_be_made_stops_before_the_first_run() {
     );
     assert!(started.elapsed().as_secs() < 60, "something ran");
     fs::write(folder.path().join("runs"), "a file").unwrap();
-    fails(&folder, &ONE, 7, &["cannot write runs"]);
+    fails(&folder, &ONE, 7, &["cannot write runs", "-o DIR", "--csv -"]);
+    fails(
+        &folder,
+        &[&ONE[..], &["-o", "tiny.trace"]].concat(),
+        7,
+        &["cannot write tiny.trace: it is a file; name a folder"],
+    );
 }
 
 #[test]
 fn usage_errors_say_the_way_out() {
     let folder = folder();
+    fails(&folder, &["run", "--capacity", "0"], 2, &["a device without memory"]);
+    fails(&folder, &["run", "--capacity", "-1"], 2, &["'-1' is not a size"]);
+    fails(&folder, &["run", "--limit", "None"], 2, &["'None' is not a size", "or 'none'"]);
+    fails(&folder, &["run", "--jobs", "0"], 2, &["a number from 1 on"]);
+    fails(&folder, &["run", "--capacity", "1TiB"], 2, &["1.00 TiB", "--capacity", "-S caching"]);
+    fails(&folder, &["run", "-p", "max_split_size_mb=128MiB"], 2, &["write a number without a unit"]);
+    fails(&folder, &["run", "-p", "max_split_size_mb=1"], 2, &["-p max_split_size_mb=1: caching: ", "`harness list`"]);
     fails(&folder, &["run", "--no-such-flag"], 2, &["--no-such-flag"]);
     fails(&folder, &["run", "-s", "("], 2, &["'('"]);
     fails(&folder, &["run", "-p", "novalue"], 2, &["write key=value"]);
@@ -205,7 +230,12 @@ fn an_unreadable_input_names_the_file_and_the_place() {
     fails(&folder, &["run", "--trace", "bad.trace"], 6, &["bad.trace", "line 3", "slot 1 is empty"]);
     fails(&folder, &["run", "--trace", "empty.pickle"], 6, &["empty.pickle"]);
     fails(&folder, &["run", "--trace", "cut.trace.zst"], 6, &["cut.trace.zst"]);
-    fails(&folder, &["trace", "show", "no_such_recording"], 6, &["no_such_recording"]);
+    fails(&folder, &["trace", "show", "no_such_recording"], 6, &["no_such_recording", "gnn.default"]);
+    fails(&folder, &["run", "--trace", "gnn.default"], 6, &["gnn.default: cannot open", "-w"]);
+    fails(&folder, &["fidelity", "tiny.trace"], 6, &["this is a trace", "give the snapshot"]);
+    fails(&folder, &["run", "--trace", "two\nlines.trace"], 6, &["two\\nlines.trace"]);
+    fs::create_dir(folder.path().join("folder.trace")).unwrap();
+    fails(&folder, &["trace", "check", "folder.trace"], 6, &["folder.trace", "it is a folder; name a file in it"]);
     fails(&folder, &["trace", "import", "empty.pickle", "-o", "out.trace"], 6, &["empty.pickle"]);
     assert!(!folder.path().join("out.trace").exists() && !folder.path().join("runs").exists());
 }
@@ -252,6 +282,99 @@ fn a_reader_who_leaves_is_no_failure() {
         child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "{args:?}");
     }
+}
+
+#[test]
+fn what_a_file_holds_is_seen_in_it() {
+    let folder = folder();
+    let shown = succeeds(&folder, &["trace", "show", "tiny.trace"]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(TINY.as_bytes()).unwrap();
+    fs::write(folder.path().join("tiny.gz"), gzip.finish().unwrap()).unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::copy(data.join("tests/data/multistream.default.pickle.zst"), folder.path().join("snapshot.trace")).unwrap();
+    fs::copy(data.join("../workload-gen/traces/gnn.default.trace.zst"), folder.path().join("trace.pickle")).unwrap();
+    assert_eq!(succeeds(&folder, &["trace", "show", "tiny.gz"]), shown);
+    assert!(succeeds(&folder, &["trace", "stat", "snapshot.trace"]).contains("PyTorch snapshot"));
+    let embedded = succeeds(&folder, &["trace", "show", "gnn.default"]);
+    assert_eq!(succeeds(&folder, &["trace", "show", "trace.pickle"]), embedded);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_pipe_is_read_once() {
+    let folder = folder();
+    for name in ["-", "/dev/stdin"] {
+        let done = shell(&folder, &format!("$H trace show gnn.default | $H trace check {name}"));
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert!(done.out.contains(": valid, "), "{}", done.out);
+    }
+    let done = shell(&folder, "$H run -s direct --csv - --trace - < tiny.trace");
+    assert_eq!((done.code, column(&done.out, "workload")), (0, vec!["stdin".to_string()]), "{}", done.err);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_exit_code_survives_a_standard_error_that_is_full() {
+    let folder = folder();
+    assert_eq!(shell(&folder, "$H fidelity a.pickle b.pickle 2>/dev/full").code, 6);
+    assert_eq!(shell(&folder, "$H run --trace tiny.trace --repeats 1 2>/dev/full").code, 0);
+    assert_eq!(shell(&folder, "$H run --no-such-flag 2>/dev/full").code, 2);
+    assert_eq!(shell(&folder, "$H --help >/dev/full").code, 7, "help that nobody got");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_command_line_need_not_be_unicode() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder();
+    let name = std::ffi::OsStr::from_bytes(b"t\xffny.trace");
+    fs::write(folder.path().join(name), TINY).unwrap();
+    let args = ["run", "-s", "direct", "--pass", "audit", "-o", "r", "--trace"];
+    let status =
+        Command::new(env!("CARGO_BIN_EXE_harness")).args(args).arg(name).current_dir(&folder).output().unwrap();
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+    let machine: toml::Table = read(&folder, "r/machine.toml").parse().unwrap();
+    assert_eq!(machine["command"].as_array().unwrap().last().unwrap().as_str(), Some("t\u{fffd}ny.trace"));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_who_leaves_does_not_end_a_run_that_is_kept() {
+    let folder = folder();
+    let args = "run -s 'direct|caching' -w 'gnn|multi' --pass audit --csv -";
+    let done =
+        shell(&folder, &format!("{{ $H {args} -o left; echo $? >code; }} | head -c 1; $H {args} -o stayed >/dev/null"));
+    assert_eq!((done.code, read(&folder, "code").as_str()), (0, "0\n"), "{}", done.err);
+    for file in ["run.csv", "timeline.csv"] {
+        assert_eq!(read(&folder, &format!("left/{file}")), read(&folder, &format!("stayed/{file}")));
+    }
+}
+
+/// A limit on the size of files stands for a full disk: the write that meets it is cut.
+#[test]
+#[cfg(unix)]
+fn a_full_disk_leaves_no_half_of_a_row() {
+    let folder = folder();
+    let done = shell(&folder, "trap '' XFSZ; ulimit -f 64; exec $H run -s direct -w gnn --pass audit -o r");
+    assert_eq!(done.code, 7, "{}", done.err);
+    assert!(done.err.contains("cannot write r/timeline.csv"), "{}", done.err);
+    let timeline = read(&folder, "r/timeline.csv");
+    assert!(
+        timeline.starts_with("run,event,") && timeline.lines().count() == 1 && timeline.ends_with('\n'),
+        "{timeline}"
+    );
+}
+
+#[test]
+fn a_trace_without_events_has_files_with_headers() {
+    let folder = folder();
+    fs::write(folder.path().join("none.trace"), "gpu-alloc-trace 1\n# device_bytes = 0\n").unwrap();
+    let out = succeeds(&folder, &["run", "-s", "direct", "--trace", "none.trace", "--repeats", "1", "-o", "r"]);
+    assert!(out.contains("none  0 events"), "{out}");
+    assert!(read(&folder, "r/timeline.csv").starts_with("run,event,"));
+    assert_eq!(column(&read(&folder, "r/run.csv"), "capacity_bytes"), ["85899345920"], "unknown is the usual size");
+    assert!(out.lines().any(|line| line.split_whitespace().eq(["direct", "ok"])), "no times, no zeros: {out}");
 }
 
 #[test]
@@ -343,6 +466,7 @@ fn the_list_shows_every_strategy_with_its_parameters() {
             assert!(text.contains(&format!("\n      -p {key}=")), "{key} is not in {text}");
         }
     }
+    assert!(text.contains("\n      -p max_split_size_mb=none\n"), "as -p takes it, not as JSON has it: {text}");
     assert_eq!(json["workloads"].as_array().unwrap().len(), 7);
     assert_eq!(json["devices"][0]["name"], "sim");
 }
@@ -359,6 +483,7 @@ fn a_snapshot_gives_the_same_rows_as_its_import() {
     let imported = "in/multistream.default.trace.zst";
     assert_eq!(succeeds(&folder, &[&direct[..], &["--trace", imported]].concat()), embedded);
     assert!(succeeds(&folder, &["trace", "import", path, "-o", "-"]).starts_with("gpu-alloc-trace 1\n"));
+    fails(&folder, &["trace", "import", path, "-o", "in"], 7, &[imported, "give another name"]);
     fails(&folder, &["trace", "import", path, "-o", "x.trace", "--device", "5"], 2, &["device 5"]);
     assert!(!folder.path().join("x.trace").exists());
 }
@@ -390,7 +515,7 @@ fn fidelity_ends_with_what_it_found() {
     assert_eq!(done.code, 4, "{}", done.err);
     assert_eq!(column(&done.out, "verdict"), ["diverged"]);
     assert!(column(&done.out, "first_divergence")[0].parse::<u64>().unwrap() > 0);
-    assert!(done.err.contains("1 of 1 files are not exact"), "{}", done.err);
+    assert!(done.err.contains("not exact: 1 of 1 file"), "{}", done.err);
     assert!(harness(&folder, &["fidelity", limited]).out.contains("num_ooms"));
 
     fs::write(folder.path().join("empty.pickle"), "").unwrap();

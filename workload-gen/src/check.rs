@@ -77,6 +77,12 @@ pub enum Fault {
     /// A pool without users is released.
     #[error("pool {0} has no users left")]
     PoolUnused(u32),
+    /// A pool is used after its last release.
+    #[error("pool {0} is gone: its last user released it; release it later, or make another pool")]
+    PoolGone(u32),
+    /// A pool that nobody uses is emptied while a context is open.
+    #[error("pool {0} cannot be emptied while pool {open} is open; put `p end {open}` before", open = .1)]
+    PoolBusy(u32, u32),
     /// A text that the trace does not have.
     #[error("text {0} does not exist in the trace")]
     TextUnknown(u32),
@@ -87,6 +93,13 @@ struct PoolState {
     made: bool,
     users: u32,
     open: bool,
+}
+
+impl PoolState {
+    /// Nobody uses the pool any more, and nobody can again.
+    const fn is_gone(self) -> bool {
+        self.made && self.users == 0 && !self.open
+    }
 }
 
 /// Follows the events of a trace.
@@ -155,7 +168,9 @@ impl Checker {
                 }
                 within("slot", slot, self.limits.slots)?;
                 self.stream(stream)?;
-                self.pool(pool)?;
+                if self.pool(pool)?.is_gone() {
+                    return Err(Fault::PoolGone(pool.0));
+                }
                 if slot as usize >= self.slots.len() {
                     self.slots.resize(slot as usize + 1, false);
                 }
@@ -184,7 +199,13 @@ impl Checker {
                 self.stream(stream)?;
                 self.stream(on)?;
             }
-            Event::Empty { pool: Some(pool) } => self.pool(pool)?,
+            Event::Empty { pool: Some(pool) } => {
+                let is_used = self.pool(pool)?.users > 0;
+                match self.pools.iter().position(|state| state.open) {
+                    Some(open) if !is_used => return Err(Fault::PoolBusy(pool.0, open as u32 + 1)),
+                    _ => {}
+                }
+            }
             Event::Pool { op, pool } => self.pool_op(op, pool)?,
             Event::Settings { text } | Event::Mark { text } => {
                 if self.limits.texts.is_some_and(|count| text >= count) {
@@ -229,9 +250,10 @@ impl Checker {
         Ok(())
     }
 
-    fn pool(&self, pool: PoolId) -> Result<(), Fault> {
-        let Some(at) = (pool.0 as usize).checked_sub(1) else { return Ok(()) };
-        if self.pools.get(at).is_some_and(|state| state.made) { Ok(()) } else { Err(Fault::PoolUnknown(pool.0)) }
+    /// The state of a pool that exists. The default pool is one that nobody made and that cannot go.
+    fn pool(&self, pool: PoolId) -> Result<PoolState, Fault> {
+        let Some(at) = (pool.0 as usize).checked_sub(1) else { return Ok(PoolState::default()) };
+        self.pools.get(at).copied().filter(|state| state.made).ok_or(Fault::PoolUnknown(pool.0))
     }
 
     fn pool_op(&mut self, op: PoolOp, pool: PoolId) -> Result<(), Fault> {
@@ -250,8 +272,9 @@ impl Checker {
         let Some(state) = self.pools.get_mut(at).filter(|state| makes || state.made) else {
             return Err(Fault::PoolUnknown(number));
         };
-        state.made = true;
         match op {
+            // An open context keeps what it has, but nobody new can come.
+            PoolOp::Create | PoolOp::Begin if state.made && state.users == 0 => return Err(Fault::PoolGone(number)),
             PoolOp::Begin if state.open => return Err(Fault::PoolOpen(number)),
             PoolOp::End if !state.open => return Err(Fault::PoolClosed(number)),
             PoolOp::Release if state.users == 0 => return Err(Fault::PoolUnused(number)),
@@ -264,6 +287,7 @@ impl Checker {
             PoolOp::Release => state.users -= 1,
             PoolOp::NoSplit | PoolOp::UseOnOom => {}
         }
+        state.made = true;
         Ok(())
     }
 }
@@ -311,6 +335,10 @@ mod tests {
         Event::Pool { op, pool: PoolId(number) }
     }
 
+    fn in_pool(number: u32) -> Event {
+        Event::Alloc { slot: 0, size: 512, stream: DEFAULT, pool: PoolId(number) }
+    }
+
     fn fault(events: &[Event]) -> Option<(usize, Fault)> {
         let header =
             Header { slots: 2, tickets: 2, streams: vec![0, 7], pools: vec![(0, 1), (0, 2)], ..Header::default() };
@@ -332,8 +360,11 @@ mod tests {
             pool(PoolOp::Create, 1),
             pool(PoolOp::Begin, 2),
             Event::Alloc { slot: 0, size: 0, stream: DEFAULT, pool: PoolId(2) },
-            pool(PoolOp::End, 2),
+            Event::Empty { pool: Some(PoolId(2)) },
             pool(PoolOp::Release, 2),
+            free(0, None),
+            Event::Alloc { slot: 0, size: 8, stream: DEFAULT, pool: PoolId(2) },
+            pool(PoolOp::End, 2),
             Event::Empty { pool: Some(PoolId(2)) },
             Event::Mark { text: 0 },
         ];
@@ -367,6 +398,23 @@ mod tests {
             (&[pool(PoolOp::Release, 1)], Fault::PoolUnknown(1)),
             (&[pool(PoolOp::Create, 1), pool(PoolOp::Release, 1), pool(PoolOp::Release, 1)], Fault::PoolUnused(1)),
             (&[pool(PoolOp::Begin, 1), pool(PoolOp::Begin, 1)], Fault::PoolOpen(1)),
+            (&[pool(PoolOp::Create, 1), pool(PoolOp::Release, 1), in_pool(1)], Fault::PoolGone(1)),
+            (&[pool(PoolOp::Create, 1), pool(PoolOp::Release, 1), pool(PoolOp::Create, 1)], Fault::PoolGone(1)),
+            (&[pool(PoolOp::Begin, 1), pool(PoolOp::Release, 1), pool(PoolOp::Begin, 1)], Fault::PoolGone(1)),
+            (&[pool(PoolOp::Begin, 1), pool(PoolOp::Release, 1), pool(PoolOp::End, 1), in_pool(1)], Fault::PoolGone(1)),
+            (
+                &[pool(PoolOp::Begin, 1), pool(PoolOp::Release, 1), Event::Empty { pool: Some(PoolId(1)) }],
+                Fault::PoolBusy(1, 1),
+            ),
+            (
+                &[
+                    pool(PoolOp::Create, 1),
+                    pool(PoolOp::Release, 1),
+                    pool(PoolOp::Begin, 2),
+                    Event::Empty { pool: Some(PoolId(1)) },
+                ],
+                Fault::PoolBusy(1, 2),
+            ),
             (&[pool(PoolOp::Create, 1), pool(PoolOp::End, 1)], Fault::PoolClosed(1)),
             (&[Event::Settings { text: 1 }], Fault::TextUnknown(1)),
         ];

@@ -8,11 +8,15 @@ pub mod check;
 mod embedded;
 pub mod format;
 pub mod import;
+mod input;
+mod plain;
 pub mod snapshot;
 mod stats;
 mod trace;
 
 pub use check::check;
 pub use embedded::{Embedded, embedded};
+pub use input::{Content, Input};
+pub use plain::{plain, plain_path};
 pub use stats::{Percentiles, PoolStats, SizeClass, StreamStats, TraceStats, stats};
 pub use trace::{Event, Header, PoolOp, Trace};

@@ -184,6 +184,36 @@ fn depth_and_width_have_limits() {
 }
 
 #[test]
+fn what_is_kept_for_a_few_bytes_has_limits() {
+    let many = 2_000_000;
+    let cases = [
+        ([&b"\x80\x04K\x07"[..], &[0x94; 2_000_000]].concat(), "more memo entries"),
+        (
+            [&b"\x80\x04]("[..], &b"\x8c\x05xxxxxG\0\0\0\0\0\0\0\0\x94".repeat(many / 2 + 100_000)].concat(),
+            "numbers, pairs and texts in the memo",
+        ),
+        (
+            [
+                &b"\x80\x04](}\x94(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06streamK\x01u"[..],
+                &b"h\0".repeat(many),
+            ]
+            .concat(),
+            "references to trace entries",
+        ),
+    ];
+    for (bytes, says) in cases {
+        let text = error(&bytes).to_string();
+        assert!(text.contains(says), "{text}");
+    }
+}
+
+#[test]
+fn a_trace_is_told_apart_from_a_snapshot() {
+    let text = error(b"gpu-alloc-trace 1\n").to_string();
+    assert!(text.contains("this is a trace") && text.contains("imported from"), "{text}");
+}
+
+#[test]
 fn the_stack_is_never_read_below_its_end() {
     for op in 0..=255u8 {
         for before in [&b""[..], b"}", b"(", b"](", b"}(", b"NNN", b"(N", b"}N", b"]N"] {

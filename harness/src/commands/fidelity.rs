@@ -4,13 +4,14 @@ use crate::args::FidelityArgs;
 use allocator_core::DeviceInfo;
 use harness::exit::Error;
 use harness::fidelity::{Report, Verdict, check};
-use harness::load::Unread;
-use harness::output::Output;
-use harness::size::{bytes, grouped};
+use harness::load::{self, Unread};
+use harness::output::{Output, complain};
+use harness::size::{bytes, counted, grouped};
 use std::path::Path;
 use strategy_caching::{Caching, Settings, Torch211};
-use workload_gen::import::{ImportError, Sidecar, choose_device};
-use workload_gen::snapshot::Snapshot;
+use workload_gen::import::{ImportError, choose_device};
+use workload_gen::plain_path;
+use workload_gen::snapshot::{Snapshot, SnapshotError};
 
 const COLUMNS: [&str; 8] = [
     "file",
@@ -37,13 +38,13 @@ pub fn fidelity(args: &FidelityArgs, out: &mut Output) -> Result<(), Error> {
             Err(error) => {
                 // The last one is reported when the program ends.
                 if let Some(before) = unread.replace(error) {
-                    anstream::eprintln!("error: {before}");
+                    complain(format_args!("error: {before}"));
                 }
                 continue;
             }
         };
         unlike += usize::from(report.verdict != Verdict::Exact);
-        let file = file.display().to_string();
+        let file = plain_path(file);
         if is_csv {
             csv_line(out, cells(file, &report))?
         } else {
@@ -54,7 +55,9 @@ pub fn fidelity(args: &FidelityArgs, out: &mut Output) -> Result<(), Error> {
     match (unread, unlike) {
         (Some(error), _) => Err(error),
         (None, 0) => Ok(()),
-        (None, _) => Err(Error::CheckFailed(format!("{unlike} of {} files are not exact", args.files.len()))),
+        (None, _) => {
+            Err(Error::CheckFailed(format!("not exact: {unlike} of {}", counted(args.files.len(), "file", "files"))))
+        }
     }
 }
 
@@ -63,8 +66,9 @@ fn report(file: &Path, device: Option<u32>) -> Result<Report, Error> {
         ImportError::SeveralDevices { .. } => Error::Usage(format!("{why} with --device N")),
         why => Unread::Import(why).into_error(),
     };
-    let sidecar = Sidecar::beside(file).map_err(import_error)?;
-    let snapshot = Snapshot::open(file).map_err(|why| import_error(why.into()))?;
+    let sidecar = load::sidecar(file).map_err(import_error)?;
+    let input = load::open(file).map_err(|source| SnapshotError::Open { file: plain_path(file), source });
+    let snapshot = input.and_then(Snapshot::read_input).map_err(|why| import_error(why.into()))?;
     let device = match choose_device(&snapshot, device) {
         Ok(device) => device,
         // Without any history there is nothing to choose; the check says that it is incomplete.
@@ -77,7 +81,7 @@ fn report(file: &Path, device: Option<u32>) -> Result<Report, Error> {
         Caching::<Torch211>::with_settings(settings, info)
     };
     check(&snapshot, device as usize, sidecar.as_ref(), make)
-        .map_err(|why| Error::Unreadable(format!("{}: the settings it was recorded under: {why}", file.display())))
+        .map_err(|why| Error::Unreadable(format!("{}: the settings it was recorded under: {why}", plain_path(file))))
 }
 
 fn cells(file: String, report: &Report) -> [String; COLUMNS.len()] {
@@ -101,14 +105,15 @@ fn csv_line(out: &mut Output, cells: [String; COLUMNS.len()]) -> Result<(), Erro
 
 fn line(file: &str, report: &Report) -> String {
     let verdict = report.verdict.to_string();
-    let decisions = grouped(report.events);
+    let decisions = counted(report.events as usize, "decision", "decisions");
     let detail = match (report.verdict, report.first_divergence) {
         (Verdict::Exact, _) => {
-            let (peak, inferred) = (bytes(report.reserved_peak_bytes), report.inferred);
-            format!("{decisions} decisions, {inferred} inferences, {peak} reserved, {} statistics", report.statistics)
+            let peak = bytes(report.reserved_peak_bytes);
+            let inferred = counted(report.inferred as usize, "inference", "inferences");
+            format!("{decisions}, {inferred}, {peak} reserved, {} statistics", report.statistics)
         }
         (_, Some(entry)) => {
-            format!("after {} of {decisions} decisions, at entry {entry}: {}", grouped(report.matched), report.why)
+            format!("after {} of {decisions}, at entry {entry}: {}", grouped(report.matched), report.why)
         }
         (_, None) => report.why.clone(),
     };

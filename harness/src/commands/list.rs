@@ -29,7 +29,11 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
     for entry in STRATEGIES {
         out.line(format_args!("  {:<24}{}", entry.name, entry.about))?;
         for (key, value) in entry.defaults() {
-            let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("'{text}'"));
+            let value = match value {
+                Value::Null => "none".to_string(),
+                Value::String(text) => format!("'{text}'"),
+                other => other.to_string(),
+            };
             out.line(format_args!("      -p {key}={value}"))?;
         }
     }

@@ -5,13 +5,14 @@ use harness::exit::Error;
 use harness::filter::Filter;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
-use harness::output::Output;
+use harness::output::{Output, complain};
 use harness::record::Records;
 use harness::registry::{Configured, Entry, STRATEGIES, configure};
 use harness::run::{self, Job, LimitChoice, Options, Pass, Report};
 use harness::size::counted;
 use harness::table;
 use std::num::NonZeroUsize;
+use workload_gen::plain_path;
 
 /// Runs the command.
 pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
@@ -28,15 +29,16 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     let jobs = run::jobs(&workloads, &strategies, &options);
     run::check(&jobs)?;
     if pass.times() && is_debug_build() {
-        anstream::eprintln!("warning: this is a debug build, its times say nothing; build with --release");
+        complain(format_args!("warning: this is a debug build, its times say nothing; build with --release"));
     }
     let mut records = Records::default();
     if args.csv.is_none() || args.out.is_some() {
-        let machine = MachineFile::here_and_now(std::env::args().collect());
-        records = Records::in_folder(args.out.as_deref(), pass, &machine)?;
+        let command = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+        let machine = MachineFile::here_and_now(command.collect());
+        records = Records::in_folder(args.out.as_deref(), pass, &machine, &jobs[0])?;
     }
     if args.csv.is_some() {
-        records = records.and_to_stdout(pass);
+        records = records.and_to_stdout(pass, &jobs[0])?;
     }
     let reports = run::run(&jobs, &options, &mut records)?;
     if args.csv.is_none() {
@@ -45,7 +47,10 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     let faults = reports.iter().filter(|report| report.outcome().is_fault()).count();
     match faults {
         0 => Ok(()),
-        _ => Err(Error::CheckFailed(format!("{faults} of {} runs went wrong; see the outcome of each", jobs.len()))),
+        _ => Err(Error::CheckFailed(format!(
+            "went wrong: {faults} of {}; see the outcome of each",
+            counted(jobs.len(), "run", "runs")
+        ))),
     }
 }
 
@@ -102,7 +107,7 @@ fn print(
     let workloads = counted(workloads.len(), "workload", "workloads");
     let strategies = counted(strategies.len(), "strategy", "strategies");
     match records.folder() {
-        Some(folder) => out.line(format_args!("{workloads} on {strategies}; the rows are in {}", folder.display())),
+        Some(folder) => out.line(format_args!("{workloads} on {strategies}; the rows are in {}", plain_path(folder))),
         None => Ok(()),
     }
 }

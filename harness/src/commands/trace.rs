@@ -7,8 +7,8 @@ use harness::output::Output;
 use harness::size::{bytes, counted, grouped};
 use std::path::{Path, PathBuf};
 use workload_gen::format;
-use workload_gen::import::{self, ImportError};
-use workload_gen::{Percentiles, Trace, TraceStats};
+use workload_gen::import::ImportError;
+use workload_gen::{Percentiles, Trace, TraceStats, plain, plain_path};
 
 /// Runs the command.
 pub fn trace(command: &TraceCommand, out: &mut Output) -> Result<(), Error> {
@@ -21,7 +21,7 @@ pub fn trace(command: &TraceCommand, out: &mut Output) -> Result<(), Error> {
         TraceCommand::Stat(args) => stat(&args.file, args.json, out),
         TraceCommand::Check(args) => {
             let trace = load::named(&args.file).check()?;
-            out.line(format_args!("{}: valid, {}", args.file.display(), summary(&trace)))?;
+            out.line(format_args!("{}: valid, {}", plain_path(&args.file), summary(&trace)))?;
             notes(&trace, out)
         }
     }
@@ -32,16 +32,16 @@ fn show(trace: &Trace, out: &mut Output) -> Result<(), Error> {
 }
 
 fn summary(trace: &Trace) -> String {
-    let events = grouped(trace.events.len() as u64);
+    let events = counted(trace.events.len(), "event", "events");
     let slots = counted(trace.header.slots as usize, "slot", "slots");
     let streams = counted(trace.header.streams.len(), "stream", "streams");
     let device = trace.header.device_bytes.map_or(String::new(), |total| format!(", device of {}", bytes(total)));
     let limit = trace.header.limit_bytes.map_or(String::new(), |limit| format!(", limit of {}", bytes(limit)));
-    format!("{events} events, {slots}, {streams}{device}{limit}")
+    format!("{events}, {slots}, {streams}{device}{limit}")
 }
 
 fn notes(trace: &Trace, out: &mut Output) -> Result<(), Error> {
-    trace.header.notes.iter().try_for_each(|note| out.line(format_args!("  {note}")))
+    trace.header.notes.iter().try_for_each(|note| out.line(format_args!("  {}", plain(note))))
 }
 
 /// Everything is read before anything is written: a bad snapshot among many leaves no half of the work behind.
@@ -54,7 +54,10 @@ fn import(args: &ImportArgs, out: &mut Output) -> Result<(), Error> {
     }
     let is_file = [".trace", ".trace.zst"].iter().any(|ending| args.out.to_string_lossy().ends_with(ending));
     if is_file && args.snapshots.len() > 1 {
-        return Err(Error::Usage(format!("{} is one file; name a folder for several snapshots", args.out.display())));
+        return Err(Error::Usage(format!(
+            "{} is one file; name a folder for several snapshots",
+            plain_path(&args.out)
+        )));
     }
     let target = |snapshot: &Path| match is_file {
         true => args.out.clone(),
@@ -64,7 +67,11 @@ fn import(args: &ImportArgs, out: &mut Output) -> Result<(), Error> {
     for snapshot in &args.snapshots {
         let target = target(snapshot);
         if imported.iter().any(|(other, _)| *other == target) {
-            return Err(Error::Usage(format!("two snapshots would become {}; import them apart", target.display())));
+            return Err(Error::Usage(format!("two snapshots would become {}; import them apart", plain_path(&target))));
+        }
+        // As results of a run: nothing is overwritten.
+        if target.symlink_metadata().is_ok() {
+            return Err(Error::unwritable(&target, "it exists, and nothing is overwritten; give another name with -o"));
         }
         imported.push((target, read(snapshot, args.device)?));
     }
@@ -73,14 +80,14 @@ fn import(args: &ImportArgs, out: &mut Output) -> Result<(), Error> {
     }
     for (target, trace) in imported {
         format::save(&trace, &target).map_err(|why| Error::Unwritable(why.to_string()))?;
-        out.line(format_args!("{}: {}", target.display(), summary(&trace)))?;
+        out.line(format_args!("{}: {}", plain_path(&target), summary(&trace)))?;
         notes(&trace, out)?;
     }
     Ok(())
 }
 
 fn read(snapshot: &Path, device: Option<u32>) -> Result<Trace, Error> {
-    import::import_file(snapshot, device).map_err(|why| match why {
+    load::import(snapshot, device).map_err(|why| match why {
         ImportError::SeveralDevices { .. } => Error::Usage(format!("{why} with --device N")),
         why => Unread::Import(why).into_error(),
     })
@@ -94,15 +101,17 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
         return out.line(format_args!("{text}"));
     }
     let mut row = |name: &str, text: String| out.line(format_args!("{name:<14}{text}"));
-    row("trace", format!("{}: {}", file.display(), summary(&trace)))?;
-    row("source", trace.header.source.clone())?;
+    row("trace", format!("{}: {}", plain_path(file), summary(&trace)))?;
+    row("source", plain(&trace.header.source).into_owned())?;
     let open =
         if stats.late_frees_open > 0 { format!(", {} of them never", stats.late_frees_open) } else { String::new() };
-    let late = format!("{} complete late{open}", grouped(stats.late_frees));
+    let complete = if stats.late_frees == 1 { "completes" } else { "complete" };
+    let late = format!("{} {complete} late{open}", grouped(stats.late_frees));
     row("allocations", format!("{} of {} in all", grouped(stats.allocs), bytes(stats.requested_bytes)))?;
     row("frees", format!("{}; {late}", grouped(stats.frees)))?;
-    row("peak", format!("{} in {} blocks at most", bytes(stats.requested_peak_bytes), grouped(stats.blocks_peak)))?;
-    row("at the end", format!("{} in {} blocks", bytes(stats.bytes_at_end), grouped(stats.blocks_at_end)))?;
+    let blocks = |n| counted(n as usize, "block", "blocks");
+    row("peak", format!("{} in {} at most", bytes(stats.requested_peak_bytes), blocks(stats.blocks_peak)))?;
+    row("at the end", format!("{} in {}", bytes(stats.bytes_at_end), blocks(stats.blocks_at_end)))?;
     let percentiles = |p: &Percentiles, show: fn(u64) -> String| {
         format!(
             "min {}, median {}, 90 % {}, 99 % {}, max {}",
@@ -117,12 +126,13 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
     row("  by bytes", percentiles(&stats.size_by_bytes, bytes))?;
     row("lifetime", format!("{} events", percentiles(&stats.lifetime_events, grouped)))?;
     row("other events", other_events(&stats))?;
+    let allocations = |n| counted(n as usize, "allocation", "allocations");
     for stream in &stats.streams {
-        let share = format!("{:#x}: {} allocations, {}", stream.raw, grouped(stream.allocs), bytes(stream.bytes));
+        let share = format!("{:#x}: {}, {}", stream.raw, allocations(stream.allocs), bytes(stream.bytes));
         row(&format!("stream {}", stream.stream), share)?;
     }
     for pool in &stats.pools {
-        row(&format!("pool {}", pool.pool), format!("{} allocations, {}", grouped(pool.allocs), bytes(pool.bytes)))?;
+        row(&format!("pool {}", pool.pool), format!("{}, {}", allocations(pool.allocs), bytes(pool.bytes)))?;
     }
     out.line(format_args!("sizes up to     allocations         bytes"))?;
     for class in &stats.size_histogram {
@@ -134,17 +144,17 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
 
 fn other_events(stats: &TraceStats) -> String {
     let counts = [
-        (stats.uses, "uses on other streams"),
-        (stats.empties, "empty_cache"),
-        (stats.pool_events, "pool calls"),
-        (stats.settings_changes, "changes of settings"),
-        (stats.timing_events, "work and waits"),
-        (stats.marks, "markers"),
+        (stats.uses, "use on another stream", "uses on other streams"),
+        (stats.empties, "empty_cache", "empty_cache"),
+        (stats.pool_events, "pool call", "pool calls"),
+        (stats.settings_changes, "change of settings", "changes of settings"),
+        (stats.timing_events, "piece of work or wait", "pieces of work or waits"),
+        (stats.marks, "marker", "markers"),
     ];
     let present: Vec<String> = counts
         .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, name)| format!("{} {name}", grouped(*count)))
+        .filter(|(count, ..)| *count > 0)
+        .map(|&(count, one, many)| counted(count as usize, one, many))
         .collect();
     if present.is_empty() { "none".to_string() } else { present.join(", ") }
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with a trace file.
 
+use crate::input::read_hint;
 use std::io;
 
 /// A trace that could not be read or written. The text names the file, the line and what to do.
@@ -14,12 +15,14 @@ pub enum TraceError {
         source: io::Error,
     },
     /// Reading or decompressing stopped with an error.
-    #[error("{file}: cannot read beyond line {line}: {source}; the file is damaged or cut short: copy it again")]
+    #[error("{file}: cannot read beyond line {line}: {source}; {}", read_hint(*.compressed, .source))]
     Read {
         /// The file.
         file: String,
         /// Lines that were read before.
         line: u64,
+        /// Whether it was decompressed.
+        compressed: bool,
         /// The answer of the system or of the decompressor.
         source: io::Error,
     },

@@ -1,4 +1,5 @@
-//! The trace format: text, a line an event, readable in a diff; compressed with zstd where the name ends in `.zst`.
+//! The trace format: text, a line an event, readable in a diff; written
+//! compressed with zstd where the name ends in `.zst`, read with whatever the first bytes show.
 //!
 //! `docs/TRACE-FORMAT.md` describes it. The first line carries the version, so that a later one can be told apart.
 
@@ -8,7 +9,7 @@ mod read;
 mod write;
 
 pub use error::TraceError;
-pub use read::{open, read};
+pub use read::{open, read, read_input};
 pub use write::{save, save_with_level, write};
 
 /// The first line of every trace.

@@ -4,36 +4,33 @@ use super::fields::{Fields, parse, show, unescape};
 use super::write::pool_op_name;
 use super::{FIRST_LINE, TraceError};
 use crate::check::{Checker, Limits};
+use crate::input::Input;
+use crate::plain_path;
 use crate::trace::{Event, Header, PoolOp, Trace};
 use allocator_core::{PoolId, StreamId};
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Reads a trace file, plain or compressed with zstd.
+/// Reads a trace file, plain or compressed with gzip or zstd.
 pub fn open(path: impl AsRef<Path>) -> Result<Trace, TraceError> {
     let path = path.as_ref();
-    let name = path.display().to_string();
-    match File::open(path) {
-        Ok(file) => read(file, &name),
-        Err(source) => Err(TraceError::Open { file: name, source }),
+    match Input::open(path) {
+        Ok(input) => read_input(input),
+        Err(source) => Err(TraceError::Open { file: plain_path(path), source }),
     }
 }
 
-/// Reads a trace from a stream, plain or compressed with zstd; `name` is what errors call it. No buffer is needed
-/// around it.
-pub fn read(mut reader: impl Read, name: &str) -> Result<Trace, TraceError> {
-    let error = |source| TraceError::Read { file: name.into(), line: 0, source };
-    let mut start = Vec::with_capacity(4);
-    reader.by_ref().take(4).read_to_end(&mut start).map_err(error)?;
-    let compressed = start == [0x28, 0xb5, 0x2f, 0xfd];
-    let whole = io::Cursor::new(start).chain(reader);
-    if compressed {
-        Reader::new(zstd::stream::read::Decoder::new(whole).map_err(error)?, name).run()
-    } else {
-        Reader::new(whole, name).run()
-    }
+/// Reads a trace from a stream, plain or compressed with gzip or zstd; `name` is what errors call it. No buffer is
+/// needed around it.
+pub fn read(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
+    read_input(Input::new(reader, name))
+}
+
+/// Reads a trace from an input.
+pub fn read_input(input: Input<'_>) -> Result<Trace, TraceError> {
+    let (name, compressed) = (input.name().to_string(), input.compressed());
+    Reader::new(input, &name, compressed).run()
 }
 
 /// Lines of a stream through one buffer.
@@ -45,13 +42,19 @@ struct Lines<R> {
     ended: bool,
 }
 
+/// Why there is no next line.
+enum NoLine {
+    Unread(io::Error),
+    TooLong,
+}
+
 impl<R: Read> Lines<R> {
     /// The longest line that is read, and the size of the buffer.
     const MAX_LINE: usize = 256 * 1024;
 
     /// The position in the buffer of the next line without its end. `None` after the last one.
     #[inline]
-    fn next(&mut self) -> Result<Option<(usize, usize)>, io::Error> {
+    fn next(&mut self) -> Result<Option<(usize, usize)>, NoLine> {
         let mut searched = self.pos;
         loop {
             if let Some(len) = self.buf[searched..self.end].iter().position(|&byte| byte == b'\n') {
@@ -70,20 +73,20 @@ impl<R: Read> Lines<R> {
 
     /// Reads on; returns where the new bytes start.
     #[cold]
-    fn fill(&mut self) -> Result<usize, io::Error> {
+    fn fill(&mut self) -> Result<usize, NoLine> {
         self.buf.copy_within(self.pos..self.end, 0);
         self.end -= self.pos;
         self.pos = 0;
         let old_end = self.end;
         if self.end == self.buf.len() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line longer than 256 KiB"));
+            return Err(NoLine::TooLong);
         }
         loop {
             match self.inner.read(&mut self.buf[self.end..]) {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.end += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
+                Err(e) => return Err(NoLine::Unread(e)),
             }
             return Ok(old_end);
         }
@@ -93,6 +96,7 @@ impl<R: Read> Lines<R> {
 struct Reader<'a, R> {
     lines: Lines<R>,
     file: &'a str,
+    compressed: bool,
     number: u64,
     trace: Trace,
     text_numbers: HashMap<String, u32>,
@@ -100,10 +104,11 @@ struct Reader<'a, R> {
 }
 
 impl<'a, R: Read> Reader<'a, R> {
-    fn new(inner: R, file: &'a str) -> Reader<'a, R> {
+    fn new(inner: R, file: &'a str, compressed: bool) -> Reader<'a, R> {
         Reader {
             lines: Lines { inner, buf: vec![0; Lines::<R>::MAX_LINE], pos: 0, end: 0, ended: false },
             file,
+            compressed,
             number: 0,
             trace: Trace::default(),
             text_numbers: HashMap::new(),
@@ -121,7 +126,14 @@ impl<'a, R: Read> Reader<'a, R> {
                 Ok(Some((start, end)))
             }
             Ok(None) => Ok(None),
-            Err(source) => Err(TraceError::Read { file: self.file.into(), line: self.number, source }),
+            Err(NoLine::TooLong) => {
+                self.number += 1;
+                let whole = (0, self.lines.end);
+                Err(self.error(whole, "a line of more than 256 KiB; texts have to be shorter".into()))
+            }
+            Err(NoLine::Unread(source)) => {
+                Err(TraceError::Read { file: self.file.into(), line: self.number, compressed: self.compressed, source })
+            }
         }
     }
 
@@ -189,7 +201,8 @@ fn first_line(line: &[u8]) -> String {
             return "a pickle, not a trace: import it with `harness trace import`, or give it where snapshots are read"
                 .into();
         }
-        [0x1f, 0x8b, ..] => return "gzip data: decompress it first, traces are plain or zstd".into(),
+        // Whatever was compressed once is decompressed by now.
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => return "compressed twice: decompress it once".into(),
         _ if line.starts_with(b"gpu-alloc-trace ") => {
             return format!("a version that this program does not know; it reads `{FIRST_LINE}`: use a newer one");
         }
@@ -243,7 +256,8 @@ fn header_line(header: &mut Header, limits: &mut Limits, line: &[u8]) -> Result<
         }
         b"device_bytes" => {
             again(header.device_bytes.is_some())?;
-            header.device_bytes = Some(parse(value, "device's size")?);
+            // Some tools write 0 for what they do not know.
+            header.device_bytes = Some(parse(value, "device's size")?).filter(|&bytes| bytes > 0);
         }
         b"limit_bytes" => {
             again(header.limit_bytes.is_some())?;

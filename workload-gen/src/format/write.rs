@@ -2,6 +2,7 @@
 
 use super::fields::escape;
 use super::{FIRST_LINE, TraceError};
+use crate::plain_path;
 use crate::trace::{Event, Header, PoolOp, Trace};
 use allocator_core::PoolId;
 use std::fs::{self, File, OpenOptions};
@@ -115,7 +116,7 @@ pub fn save_with_level(trace: &Trace, path: impl AsRef<Path>, level: i32) -> Res
         }
         written
     };
-    write_all().map_err(|source| TraceError::Write { file: path.display().to_string(), source })
+    write_all().map_err(|source| TraceError::Write { file: plain_path(path), source })
 }
 
 fn fill(trace: &Trace, path: &Path, level: i32, file: &mut File) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::ImportError;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The JSON file beside a snapshot: `NAME.json` for `NAME.pickle`, compressed or not. Every key is optional, and
@@ -38,14 +39,24 @@ impl Sidecar {
     /// The sidecar of a snapshot, if it has one.
     pub fn beside(snapshot: &Path) -> Result<Option<Sidecar>, ImportError> {
         let path = Sidecar::path_beside(snapshot);
-        let error = |why: String| ImportError::Sidecar { file: path.display().to_string(), why };
-        match std::fs::read(&path) {
-            Ok(bytes) => match serde_json::from_slice::<Sidecar>(&bytes) {
-                Ok(sidecar) if sidecar.fraction_gib >= 0.0 => Ok(Some(sidecar)),
-                Ok(sidecar) => Err(error(format!("a memory limit of {} GiB", sidecar.fraction_gib))),
-                Err(e) => Err(error(e.to_string())),
-            },
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        let error = |why: String| ImportError::Sidecar { file: crate::plain_path(&path), why };
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            // A name that is too long for the file system is that of no file.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) => return Ok(None),
+            Err(e) => return Err(error(e.to_string())),
+        };
+        // The deserialiser would take a list for the fields in their order.
+        if !bytes.trim_ascii_start().starts_with(b"{") {
+            return Err(error("it is no JSON object".into()));
+        }
+        match serde_json::from_slice::<Sidecar>(&bytes) {
+            Ok(mut sidecar) if sidecar.fraction_gib >= 0.0 => {
+                // Some scripts write 0 for what they do not know.
+                sidecar.total = sidecar.total.filter(|&total| total > 0);
+                Ok(Some(sidecar))
+            }
+            Ok(sidecar) => Err(error(format!("a memory limit of {} GiB", sidecar.fraction_gib))),
             Err(e) => Err(error(e.to_string())),
         }
     }
@@ -92,10 +103,17 @@ mod tests {
             .unwrap();
         let sidecar = Sidecar::beside(&snapshot).unwrap().unwrap();
         assert_eq!((sidecar.conf.as_str(), sidecar.total, sidecar.stats["n"]), ("a:1", Some(7), -1));
-        std::fs::write(&json, "[").unwrap();
+        std::fs::write(&json, r#"{"total": 0}"#).unwrap();
+        assert_eq!(Sidecar::beside(&snapshot).unwrap().unwrap().total, None);
+        std::fs::write(&json, "[]").unwrap();
+        let error = Sidecar::beside(&snapshot).unwrap_err().to_string();
+        assert!(error.contains("x.json: it is no JSON object"), "{error}");
+        std::fs::write(&json, "{").unwrap();
         let error = Sidecar::beside(&snapshot).unwrap_err().to_string();
         assert!(error.contains("x.json") && error.contains("line 1"), "{error}");
         std::fs::write(&json, r#"{"fraction_gib": -1}"#).unwrap();
         assert!(Sidecar::beside(&snapshot).unwrap_err().to_string().contains("-1 GiB"));
+        let longest = folder.path().join("x".repeat(255));
+        assert_eq!(Sidecar::beside(&longest).unwrap(), None, "with .json behind it, no file could be called that");
     }
 }

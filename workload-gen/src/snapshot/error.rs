@@ -1,5 +1,6 @@
 //! What can be wrong with a snapshot file.
 
+use crate::input::read_hint;
 use std::fmt;
 use std::io;
 
@@ -16,7 +17,7 @@ pub enum SnapshotError {
         source: io::Error,
     },
     /// Reading or decompressing stopped with an error.
-    #[error("{file}: cannot read beyond byte {offset} of {}: {source}; {}", place(*.compressed), read_hint(*.compressed))]
+    #[error("{file}: cannot read beyond byte {offset} of {}: {source}; {}", place(*.compressed), read_hint(*.compressed, .source))]
     Read {
         /// The file.
         file: String,
@@ -70,14 +71,6 @@ impl fmt::Display for Malformed {
 
 fn place(compressed: bool) -> &'static str {
     if compressed { "the decompressed stream" } else { "the file" }
-}
-
-fn read_hint(compressed: bool) -> &'static str {
-    if compressed {
-        "the compressed file is damaged or cut short: copy it again, or test it with `zstd -t` or `gzip -t`"
-    } else {
-        "check the file and the disk"
-    }
 }
 
 /// A problem that does not know yet where it was met.

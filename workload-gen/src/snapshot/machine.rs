@@ -70,6 +70,8 @@ pub(super) struct Machine<'a> {
     /// Where the opcode that is being carried out starts.
     at: u64,
     opcode: Option<u8>,
+    /// Trace entries that a reference added.
+    entries_again: u32,
 }
 
 /// Why an opcode was not carried out.
@@ -92,8 +94,15 @@ impl From<Problem> for Failure {
 
 /// Reads a whole snapshot.
 pub(super) fn read(source: Source<'_>) -> Result<Snapshot, SnapshotError> {
-    let mut machine =
-        Machine { source, stack: Vec::new(), memo: Memo::default(), store: Store::default(), at: 0, opcode: None };
+    let mut machine = Machine {
+        source,
+        stack: Vec::new(),
+        memo: Memo::default(),
+        store: Store::default(),
+        at: 0,
+        opcode: None,
+        entries_again: 0,
+    };
     let result = machine.run();
     result.map_err(|failure| match failure {
         Failure::Read(error) => error,
@@ -105,6 +114,11 @@ impl Machine<'_> {
     /// The most values on the stack: 64 MiB. Lists are filled in pieces of 1,000 by Python; the writer in C++ does
     /// not split them, but trace entries take one place together.
     const MAX_STACK: usize = 1 << 22;
+    /// The most trace entries that stand for another one: two bytes each in the file, 32 here.
+    const MAX_ENTRIES_AGAIN: u32 = 1 << 20;
+    /// Memo entries that any file may have, and bytes of the file for each further one. A snapshot has 20 and more.
+    const FREE_MEMO: u64 = 4096;
+    const BYTES_PER_MEMO: u64 = 4;
     /// The longest text that is kept.
     const MAX_TEXT: u64 = 64 * 1024;
 
@@ -153,6 +167,10 @@ impl Machine<'_> {
             [op::PROTO, version, ..] => problem(
                 format!("pickle protocol {version}, where 2 to 5 are known"),
                 "dump the snapshot with pickle protocol 4",
+            ),
+            bytes if bytes.starts_with(b"gpu-alloc-trace") => problem(
+                "this is a trace, which holds only what the workload asked for; a snapshot is needed here".into(),
+                "give the snapshot that the trace was imported from; `harness run --trace` takes traces",
             ),
             [b'P', b'K', ..] => problem(
                 format!("a zip archive, where {is_no_pickle}"),
@@ -377,6 +395,11 @@ impl Machine<'_> {
                 let Some(entry) = self.store.entry(number) else {
                     return Err(Problem::layout("a reference to a trace entry that is not complete").into());
                 };
+                if self.entries_again == Self::MAX_ENTRIES_AGAIN {
+                    let most = Self::MAX_ENTRIES_AGAIN;
+                    return Err(Problem::layout(format!("more than {most} references to trace entries")).into());
+                }
+                self.entries_again += 1;
                 self.memo.break_entries();
                 self.store.pending.push(entry);
                 self.push_entries(1)
@@ -389,6 +412,10 @@ impl Machine<'_> {
             return Err(underflow().into());
         };
         let owner = self.memo.put(index, *top)?;
+        // A compressed file of some kilobytes can hold any number of these opcodes.
+        if self.memo.len() as u64 > Self::FREE_MEMO + self.at / Self::BYTES_PER_MEMO {
+            return Err(Problem::layout("more memo entries than so many bytes of a snapshot can need").into());
+        }
         if let Value::Dict { memo } | Value::List { memo } = top {
             *memo = owner;
         }

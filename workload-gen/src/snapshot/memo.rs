@@ -38,6 +38,8 @@ impl Memo {
     /// What stands for "no memo index".
     pub(super) const NONE: u32 = u32::MAX;
     const MARK_EVERY: u32 = 256;
+    /// The most values in the side table: 24 MiB. A snapshot has one for each segment, if any.
+    const MAX_SIDE: usize = 1 << 20;
 
     pub(super) fn len(&self) -> usize {
         self.tags.len()
@@ -91,10 +93,14 @@ impl Memo {
             }
             self.tags[at] = tag;
         } else {
-            self.tags.push(tag);
             if tag == SIDE {
+                if self.side.len() == Self::MAX_SIDE {
+                    let most = Self::MAX_SIDE;
+                    return Err(Problem::layout(format!("more than {most} numbers, pairs and texts in the memo")));
+                }
                 self.side.push((index, value));
             }
+            self.tags.push(tag);
         }
         Ok(owner)
     }

@@ -21,7 +21,8 @@ mod words;
 pub use error::{Malformed, SnapshotError};
 pub use history::History;
 
-use std::fs::File;
+use crate::input::Input;
+use crate::plain_path;
 use std::io::Read;
 use std::path::Path;
 
@@ -46,16 +47,20 @@ impl Snapshot {
     /// Reads a file.
     pub fn open(path: impl AsRef<Path>) -> Result<Snapshot, SnapshotError> {
         let path = path.as_ref();
-        let name = path.display().to_string();
-        match File::open(path) {
-            Ok(file) => Snapshot::read(file, &name),
-            Err(source) => Err(SnapshotError::Open { file: name, source }),
+        match Input::open(path) {
+            Ok(input) => Snapshot::read_input(input),
+            Err(source) => Err(SnapshotError::Open { file: plain_path(path), source }),
         }
     }
 
     /// Reads a stream; `name` is what errors call it. No buffer is needed around it.
     pub fn read(reader: impl Read, name: &str) -> Result<Snapshot, SnapshotError> {
-        machine::read(source::Source::new(reader, name)?)
+        Snapshot::read_input(Input::new(reader, name))
+    }
+
+    /// Reads an input.
+    pub fn read_input(input: Input<'_>) -> Result<Snapshot, SnapshotError> {
+        machine::read(source::Source::new(input))
     }
 
     /// The raw handle of an entry's stream.

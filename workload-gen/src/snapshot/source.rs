@@ -1,58 +1,34 @@
-//! Bytes in order through one buffer, decompressed on the way.
+//! Bytes in order through one buffer.
 
 use super::error::SnapshotError;
+use crate::input::Input;
 use std::io::{self, Read};
 
-/// A buffered stream that counts its bytes. What is compressed is found out from its first bytes.
+/// A buffered stream that counts its bytes.
 pub(super) struct Source<'a> {
-    inner: Box<dyn Read + 'a>,
+    inner: Input<'a>,
     buf: Box<[u8]>,
     pos: usize,
     end: usize,
     /// Bytes of the stream before `buf[0]`.
     before: u64,
     ended: bool,
-    file: String,
-    compressed: bool,
 }
 
 impl<'a> Source<'a> {
     /// Size of the buffer, and so the most that [`Source::ensure`] can promise.
     pub(super) const CAPACITY: usize = 128 * 1024;
 
-    /// Looks at the first bytes of `reader` and decompresses gzip (all members) and zstd (all frames).
-    pub(super) fn new(mut reader: impl Read + 'a, file: &str) -> Result<Source<'a>, SnapshotError> {
-        let read_error = |source| SnapshotError::Read { file: file.into(), offset: 0, compressed: false, source };
-        let mut start = Vec::with_capacity(4);
-        reader.by_ref().take(4).read_to_end(&mut start).map_err(read_error)?;
-        let magic = start.clone();
-        let whole = io::Cursor::new(start).chain(reader);
-        let (inner, compressed): (Box<dyn Read + 'a>, bool) = match magic.as_slice() {
-            [0x1f, 0x8b, ..] => (Box::new(flate2::read::MultiGzDecoder::new(whole)), true),
-            // A zstd frame, or a skippable frame, which some writers put in front.
-            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
-                (Box::new(zstd::stream::read::Decoder::new(whole).map_err(read_error)?), true)
-            }
-            _ => (Box::new(whole), false),
-        };
-        Ok(Source {
-            inner,
-            buf: vec![0; Self::CAPACITY].into_boxed_slice(),
-            pos: 0,
-            end: 0,
-            before: 0,
-            ended: false,
-            file: file.into(),
-            compressed,
-        })
+    pub(super) fn new(inner: Input<'a>) -> Source<'a> {
+        Source { inner, buf: vec![0; Self::CAPACITY].into_boxed_slice(), pos: 0, end: 0, before: 0, ended: false }
     }
 
     pub(super) fn file(&self) -> &str {
-        &self.file
+        self.inner.name()
     }
 
     pub(super) fn compressed(&self) -> bool {
-        self.compressed
+        self.inner.compressed()
     }
 
     /// Offset of the next byte in the stream.
@@ -100,9 +76,9 @@ impl<'a> Source<'a> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => {
                     return Err(SnapshotError::Read {
-                        file: self.file.clone(),
+                        file: self.file().into(),
                         offset: self.before + self.end as u64,
-                        compressed: self.compressed,
+                        compressed: self.compressed(),
                         source,
                     });
                 }
