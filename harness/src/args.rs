@@ -1,10 +1,15 @@
 //! The command line as plain data. What it means is decided in `commands`.
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use harness::filter::Filter;
+use harness::forms::Form;
+use harness::metric::{METRICS, Metric};
 use harness::registry::Setting;
 use harness::run::{LimitChoice, Pass};
 use harness::size;
 use regex_lite::Regex;
+use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -31,6 +36,12 @@ pub enum Command {
     /// Replay workloads on strategies and compare memory and time
     #[command(after_help = RUN_HELP)]
     Run(Box<RunArgs>),
+    /// Show a metric of recorded runs: workloads down, strategies across, the best marked
+    #[command(after_help = COMPARE_HELP)]
+    Compare(CompareArgs),
+    /// Order strategies by the geometric mean of their ratios over all workloads
+    #[command(after_help = RANK_HELP)]
+    Rank(CompareArgs),
     /// Compare every decision that PyTorch recorded with what the caching strategy does
     #[command(after_help = FIDELITY_HELP)]
     Fidelity(FidelityArgs),
@@ -45,6 +56,35 @@ pub struct ListArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The filters of every verb that goes over workloads and strategies.
+#[derive(Args, Debug)]
+pub struct FilterArgs {
+    /// Only strategies whose name matches (repeatable)
+    #[arg(short = 's', long = "strategy", value_name = "REGEX")]
+    pub strategies: Vec<Regex>,
+    /// No strategy whose name matches (repeatable)
+    #[arg(short = 'S', long = "not-strategy", value_name = "REGEX")]
+    pub not_strategies: Vec<Regex>,
+    /// Only workloads whose name matches (repeatable)
+    #[arg(short = 'w', long = "workload", value_name = "REGEX")]
+    pub workloads: Vec<Regex>,
+    /// No workload whose name matches (repeatable)
+    #[arg(short = 'W', long = "not-workload", value_name = "REGEX")]
+    pub not_workloads: Vec<Regex>,
+}
+
+impl FilterArgs {
+    /// Which strategies are meant.
+    pub fn strategies(&self) -> Filter {
+        Filter { include: self.strategies.clone(), exclude: self.not_strategies.clone() }
+    }
+
+    /// Which workloads are meant.
+    pub fn workloads(&self) -> Filter {
+        Filter { include: self.workloads.clone(), exclude: self.not_workloads.clone() }
+    }
 }
 
 const RUN_HELP: &str = "\
@@ -62,18 +102,9 @@ Results go to a new folder; docs/RESULTS.md describes every column.";
 /// `harness run`
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Only strategies whose name matches (repeatable)
-    #[arg(short = 's', long = "strategy", value_name = "REGEX", help_heading = "What to run")]
-    pub strategies: Vec<Regex>,
-    /// No strategy whose name matches (repeatable)
-    #[arg(short = 'S', long = "not-strategy", value_name = "REGEX", help_heading = "What to run")]
-    pub not_strategies: Vec<Regex>,
-    /// Only workloads whose name matches (repeatable)
-    #[arg(short = 'w', long = "workload", value_name = "REGEX", help_heading = "What to run")]
-    pub workloads: Vec<Regex>,
-    /// No workload whose name matches (repeatable)
-    #[arg(short = 'W', long = "not-workload", value_name = "REGEX", help_heading = "What to run")]
-    pub not_workloads: Vec<Regex>,
+    /// Which strategies and workloads.
+    #[command(flatten, next_help_heading = "What to run")]
+    pub filters: FilterArgs,
     /// Replay this trace or PyTorch snapshot (plain, gzip or zstd; '-' is standard input) instead of the embedded
     /// recordings (repeatable)
     #[arg(long = "trace", value_name = "FILE", help_heading = "What to run")]
@@ -123,6 +154,64 @@ impl From<PassArg> for Pass {
             PassArg::Time => Pass::Time,
             PassArg::All => Pass::All,
         }
+    }
+}
+
+const COMPARE_HELP: &str = "\
+Examples:
+  harness compare                              reserved memory in the newest runs/run-NNN
+  harness compare --metric overhead -S direct
+  harness compare runs/run-001 runs/run-002    one table: parameters that differ make columns
+  harness compare --baseline caching --format latex > table.tex
+  harness run --csv - | harness compare - --metric calls
+
+Strategies are named with the parameters that are not the defaults, as -p takes them, and the filters
+match those names. '-' is a run or figure that is missing; a run that failed shows its outcome.
+Exact rows of the same run have to agree. Times of the same run from two folders are refused.";
+
+const RANK_HELP: &str = "\
+Examples:
+  harness rank                                 by reserved memory, in the newest runs/run-NNN
+  harness rank --metric ns-per-op -S direct
+  harness rank runs/run-001 runs/run-002 --baseline caching --format markdown
+
+A ratio is the figure over that of --baseline, or over the best of the workload. The mean is taken over
+those workloads that all strategies completed, so that failing at a hard one earns nothing; what failed
+stands beside it.";
+
+/// `harness compare` and `harness rank`
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// Folders of runs, their run.csv or times.csv, or '-' for standard input [default: the newest runs/run-NNN]
+    #[arg(value_name = "FOLDER|FILE")]
+    pub inputs: Vec<PathBuf>,
+    /// Which strategies and workloads.
+    #[command(flatten, next_help_heading = "What to compare")]
+    pub filters: FilterArgs,
+    /// What to compare by: one of these, or any column of numbers in run.csv or times.csv, such as alloc_p99_ns
+    #[arg(short = 'm', long, value_name = "METRIC", default_value = "reserved", value_parser = MetricParser, help_heading = "How to compare")]
+    pub metric: Metric,
+    /// Show how many times this strategy's figure each one is
+    #[arg(short = 'b', long, value_name = "STRATEGY", help_heading = "How to compare")]
+    pub baseline: Option<String>,
+    /// What the table is for
+    #[arg(short = 'f', long, value_enum, value_name = "FORM", default_value_t = Form::Text, help_heading = "Output")]
+    pub format: Form,
+}
+
+/// Offers the metrics with names, and takes those of columns too.
+#[derive(Clone)]
+struct MetricParser;
+
+impl TypedValueParser for MetricParser {
+    type Value = Metric;
+
+    fn parse_ref(&self, cmd: &clap::Command, arg: Option<&clap::Arg>, value: &OsStr) -> Result<Metric, clap::Error> {
+        StringValueParser::new().parse_ref(cmd, arg, value).map(|name| Metric::named(&name))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(METRICS.iter().map(|metric| PossibleValue::new(metric.name.as_ref()).help(metric.about))))
     }
 }
 

@@ -2,21 +2,28 @@
 //!
 //! A run takes a [workload](load) and a [strategy](registry), [replays](replay) one on the other, once to
 //! [audit](mod@audit) what memory it took and whether every address was right, and some more times to see how
-//! [long](timing) the strategy's own code takes, and [records](record) the result.
+//! [long](timing) the strategy's own code takes, and [records](record) the result. What was recorded is [read](results)
+//! again to be [compared](compare) and [ranked](rank) by a [metric].
 
 pub mod audit;
+pub mod compare;
 pub mod exit;
 pub mod fidelity;
 pub mod filter;
+pub mod forms;
+pub mod grid;
 pub mod hash;
 pub mod load;
 pub mod machine;
+pub mod metric;
 pub mod null;
 pub mod output;
 pub mod progress;
+pub mod rank;
 pub mod record;
 pub mod registry;
 pub mod replay;
+pub mod results;
 pub mod run;
 pub mod shadow;
 pub mod size;

@@ -40,6 +40,8 @@ fn run(cli: Cli) -> u8 {
     let result = match cli.command {
         Command::List(args) => commands::list::list(&args, &mut out),
         Command::Run(args) => commands::run::run(&args, &mut out),
+        Command::Compare(args) => commands::compare::compare(&args, &mut out),
+        Command::Rank(args) => commands::compare::rank(&args, &mut out),
         Command::Fidelity(args) => commands::fidelity::fidelity(&args, &mut out),
         Command::Trace(command) => commands::trace::trace(&command, &mut out),
     };

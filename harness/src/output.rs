@@ -50,3 +50,9 @@ impl Output {
         &mut self.0
     }
 }
+
+/// The columns of the terminal that standard output goes to, unless `COLUMNS` says otherwise; unknown in a file or pipe.
+pub fn width() -> Option<usize> {
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    told.or_else(|| terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0)))
+}

@@ -43,6 +43,18 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
+/// A fraction in percent: `92.7 %`.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
+}
+
+/// How far a ratio is above 1: `+10.6 %`.
+pub fn excess(ratio: f64) -> String {
+    let percent = (ratio - 1.0) * 100.0;
+    // Nobody wants to read "-0.0".
+    format!("{:+.1} %", if percent.abs() < 0.05 { 0.0 } else { percent })
+}
+
 /// `1 stream`, `2 streams`.
 pub fn counted(n: usize, one: &str, many: &str) -> String {
     format!("{} {}", grouped(n as u64), if n == 1 { one } else { many })
@@ -75,6 +87,11 @@ mod tests {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(percent(2.0 / 3.0), "66.7 %");
+        assert_eq!(
+            (excess(2.573), excess(0.811), excess(0.99999)),
+            ("+157.3 %".into(), "-18.9 %".into(), "+0.0 %".into())
+        );
         assert_eq!(counted(1, "strategy", "strategies"), "1 strategy");
         assert_eq!(counted(0, "strategy", "strategies"), "0 strategies");
     }

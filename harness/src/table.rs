@@ -5,7 +5,7 @@
 
 use crate::replay::Outcome;
 use crate::run::{Job, Report};
-use crate::size::{bytes, counted, grouped, nanoseconds};
+use crate::size::{bytes, counted, excess, grouped, nanoseconds, percent};
 use crate::timing::median;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use hdrhistogram::Histogram;
@@ -135,16 +135,11 @@ pub fn findings(jobs: &[Job<'_>], reports: &[Report]) -> String {
 }
 
 fn overhead(reserved: u64, load: u64) -> String {
-    if load == 0 {
-        return String::new();
-    }
-    let percent = (reserved as f64 / load as f64 - 1.0) * 100.0;
-    // Nobody wants to read "-0.0".
-    format!("{:+.1} %", if percent.abs() < 0.05 { 0.0 } else { percent })
+    if load == 0 { String::new() } else { excess(reserved as f64 / load as f64) }
 }
 
 fn share(part: u64, whole: u64) -> String {
-    if whole == 0 { String::new() } else { format!("{:.1} %", part as f64 / whole as f64 * 100.0) }
+    if whole == 0 { String::new() } else { percent(part as f64 / whole as f64) }
 }
 
 fn per_op(total: Option<u64>, ops: u64) -> String {

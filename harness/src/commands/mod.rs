@@ -1,5 +1,6 @@
 //! The verbs, one file each.
 
+pub mod compare;
 pub mod fidelity;
 pub mod list;
 pub mod run;

@@ -2,7 +2,6 @@
 
 use crate::args::RunArgs;
 use harness::exit::Error;
-use harness::filter::Filter;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
 use harness::output::{Output, complain};
@@ -67,7 +66,7 @@ fn pass(args: &RunArgs) -> Result<Pass, Error> {
 }
 
 fn strategies(args: &RunArgs) -> Result<Vec<Configured>, Error> {
-    let filter = Filter { include: args.strategies.clone(), exclude: args.not_strategies.clone() };
+    let filter = args.filters.strategies();
     let entries: Vec<&'static Entry> = STRATEGIES.iter().filter(|entry| filter.keeps(entry.name)).collect();
     if entries.is_empty() {
         let names: Vec<&str> = STRATEGIES.iter().map(|entry| entry.name).collect();
@@ -77,7 +76,7 @@ fn strategies(args: &RunArgs) -> Result<Vec<Configured>, Error> {
 }
 
 fn workloads(args: &RunArgs) -> Result<Vec<Workload>, Error> {
-    let filter = Filter { include: args.workloads.clone(), exclude: args.not_workloads.clone() };
+    let filter = args.filters.workloads();
     let sources = load::sources(&args.traces)?;
     let names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
     let workloads: Vec<Workload> = sources
