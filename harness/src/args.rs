@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use harness::filter::Filter;
 use harness::forms::Form;
 use harness::metric::{METRICS, Metric};
@@ -13,15 +14,23 @@ use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 internal error, 2 usage, 3 nothing selected, 4 a check failed, 5 no device,
-6 unreadable input, 7 unwritable output. Running out of memory is a strategy's result, no failure.";
+// Paragraphs are one line here and are wrapped to the terminal; examples stay below 80 columns.
+
+const HARNESS_HELP: &str = "\
+Examples:
+  harness run                                seven jobs on all strategies
+  harness compare --baseline caching         the figures again, with ratios
+  harness run --trace snapshot.pickle        your own job, recorded by PyTorch
+  harness help run                           every option, with examples
+
+Exit codes: 0 done, 1 internal error, 2 usage, 3 nothing selected, 4 a check failed, 5 no device, \
+6 unreadable input, 7 unwritable output. That a strategy runs out of memory is a result, no failure.";
 
 /// Replays allocation traces on GPU memory allocator strategies and compares them.
 ///
 /// No GPU is needed: strategies run on a simulated device, with the sizes, streams and order of real recordings.
 #[derive(Parser, Debug)]
-#[command(version, after_help = EXIT_CODES)]
+#[command(version, after_help = HARNESS_HELP)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -32,23 +41,37 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Show the strategies with all their parameters, the workloads and the devices
+    #[command(after_help = LIST_HELP)]
     List(ListArgs),
     /// Replay workloads on strategies and compare memory and time
     #[command(after_help = RUN_HELP)]
     Run(Box<RunArgs>),
-    /// Show a metric of recorded runs: workloads down, strategies across, the best marked
+    /// Show a metric of recorded runs as a table, workloads by strategies
     #[command(after_help = COMPARE_HELP)]
     Compare(CompareArgs),
-    /// Order strategies by the geometric mean of their ratios over all workloads
+    /// Order strategies by a metric: the geometric mean of their ratios
     #[command(after_help = RANK_HELP)]
     Rank(CompareArgs),
     /// Compare every decision that PyTorch recorded with what the caching strategy does
     #[command(after_help = FIDELITY_HELP)]
     Fidelity(FidelityArgs),
     /// Import, print, summarise and check traces
-    #[command(subcommand)]
+    #[command(subcommand, after_help = TRACE_HELP)]
     Trace(TraceCommand),
+    /// Print a completion script for a shell
+    #[command(hide = true, after_help = COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+    /// Print the man page, or write those of all verbs
+    #[command(hide = true, after_help = MAN_HELP)]
+    Man(ManArgs),
 }
+
+const LIST_HELP: &str = "\
+Examples:
+  harness list
+  harness list --json | jq -r '.strategies[].name'
+
+What is listed under a strategy is what `harness run -p` sets, with its default.";
 
 /// `harness list`
 #[derive(Args, Debug)]
@@ -89,15 +112,18 @@ impl FilterArgs {
 
 const RUN_HELP: &str = "\
 Examples:
-  harness run                                  the embedded recordings on every strategy
+  harness run                                seven recordings on all strategies
   harness run -s '^caching$' -w llama -p max_split_size_mb=128
   harness run -p conf=expandable_segments:True,max_split_size_mb:128
-  harness run --trace snapshot.pickle          your own torch.cuda.memory._dump_snapshot()
-  harness run --capacity 24GiB --csv - | head  rows for other programs
+  harness run --trace snapshot.pickle        your own job, seen by PyTorch
+  harness run --capacity 24GiB --csv -       rows for other programs
   harness run --pass time --repeats 20 -o runs/quiet-machine
 
+A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
+
 Sizes are bytes, or numbers with a unit; all units are binary (24G = 24GiB).
-Results go to a new folder; docs/RESULTS.md describes every column.";
+
+Results go to a new folder; docs/RESULTS.md describes every column. `harness compare` and `harness rank` read them.";
 
 /// `harness run`
 #[derive(Args, Debug)]
@@ -159,25 +185,27 @@ impl From<PassArg> for Pass {
 
 const COMPARE_HELP: &str = "\
 Examples:
-  harness compare                              reserved memory in the newest runs/run-NNN
+  harness compare                            reserved memory in the newest run
   harness compare --metric overhead -S direct
-  harness compare runs/run-001 runs/run-002    one table: parameters that differ make columns
+  harness compare runs/run-001 runs/run-002  both in one table
   harness compare --baseline caching --format latex > table.tex
   harness run --csv - | harness compare - --metric calls
 
-Strategies are named with the parameters that are not the defaults, as -p takes them, and the filters
-match those names. '-' is a run or figure that is missing; a run that failed shows its outcome.
-Exact rows of the same run have to agree. Times of the same run from two folders are refused.";
+Strategies are named with those of their parameters that are not the defaults, as -p takes them; the filters match these names. \
+The best of each row is bold or has a '*'. '-' is a run or figure that is missing, and a run that failed shows its outcome.
+
+Exact rows of the same run have to agree. Of times measured in two folders one has to be chosen, by naming one folder. \
+Ratios of overheads are those of reserved memory.";
 
 const RANK_HELP: &str = "\
 Examples:
-  harness rank                                 by reserved memory, in the newest runs/run-NNN
+  harness rank                               reserved memory in the newest run
   harness rank --metric ns-per-op -S direct
   harness rank runs/run-001 runs/run-002 --baseline caching --format markdown
 
-A ratio is the figure over that of --baseline, or over the best of the workload. The mean is taken over
-those workloads that all strategies completed, so that failing at a hard one earns nothing; what failed
-stands beside it.";
+A ratio is the figure over that of --baseline, or over the best of the workload. The mean is geometric, over the workloads \
+that all strategies completed, so that failing at a hard one earns nothing. What failed or is missing stands beside it; \
+leave out with -S what failed too often.";
 
 /// `harness compare` and `harness rank`
 #[derive(Args, Debug)]
@@ -220,10 +248,11 @@ Examples:
   harness fidelity snapshot.pickle
   harness fidelity recordings/*.pickle.zst --csv -
 
-A snapshot replays under the settings that it was recorded under. From the recording come the
-driver's addresses and the moments at which late frees completed; whatever had to be inferred is
-counted. If NAME.json lies beside NAME.pickle, the memory limit and the final statistics in it are
-used. Exit code 0 if every file is exact, 4 otherwise, 6 if any cannot be read.";
+A snapshot replays under the settings that it was recorded under. From the recording come the driver's addresses and the \
+moments at which late frees completed; whatever had to be inferred is counted. If NAME.json lies beside NAME.pickle, the \
+memory limit and the final statistics in it are used.
+
+Exit code 0 if every file is exact, 4 otherwise, 6 if any cannot be read.";
 
 /// `harness fidelity`
 #[derive(Args, Debug)]
@@ -239,6 +268,30 @@ pub struct FidelityArgs {
     pub csv: Option<String>,
 }
 
+const TRACE_HELP: &str = "\
+Examples:
+  harness trace import snapshot.pickle -o job.trace.zst
+  harness trace stat job.trace.zst
+  harness trace show gnn.default | head
+
+docs/TRACE-FORMAT.md describes the format.";
+
+const SHOW_HELP: &str = "\
+Examples:
+  harness trace show job.trace.zst | head
+  harness trace show gnn.default > gnn.trace   a recording, to edit by hand";
+
+const STAT_HELP: &str = "\
+Examples:
+  harness trace stat job.trace.zst
+  harness trace stat snapshot.pickle --json | jq .requested_peak_bytes";
+
+const CHECK_HELP: &str = "\
+Examples:
+  harness trace check job.trace && harness run --trace job.trace
+
+Exit code 0 if the trace makes sense, 4 if not; the first line that does not is named.";
+
 /// `harness trace …`
 #[derive(Subcommand, Debug)]
 pub enum TraceCommand {
@@ -246,20 +299,24 @@ pub enum TraceCommand {
     #[command(after_help = IMPORT_HELP)]
     Import(ImportArgs),
     /// Print a trace as text
+    #[command(after_help = SHOW_HELP)]
     Show(FileArgs),
     /// Summarise a trace: sizes, lifetimes, streams
+    #[command(after_help = STAT_HELP)]
     Stat(StatArgs),
     /// Check that a trace makes sense; exit code 4 if not
+    #[command(after_help = CHECK_HELP)]
     Check(FileArgs),
 }
 
 const IMPORT_HELP: &str = "\
 Examples:
   harness trace import snapshot.pickle -o job.trace.zst
-  harness trace import rank*.pickle -o traces      a folder: one trace for each snapshot
+  harness trace import rank*.pickle -o traces    a folder, a trace for each
   harness trace import snapshot.pickle -o - | head
 
 A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
+
 The ending of OUT decides: .trace is text, .trace.zst is compressed text, anything else is a folder.";
 
 /// `harness trace import`
@@ -293,6 +350,33 @@ pub struct StatArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  harness completions bash > ~/.local/share/bash-completion/completions/harness
+  harness completions zsh > ~/.zfunc/_harness
+  harness completions fish > ~/.config/fish/completions/harness.fish";
+
+/// `harness completions`
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+const MAN_HELP: &str = "\
+Examples:
+  harness man | man -l -
+  harness man -o ~/.local/share/man/man1     harness.1, harness-run.1, …";
+
+/// `harness man`
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Write the page of every verb to this folder
+    #[arg(short = 'o', long = "out", value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 fn setting(text: &str) -> Result<Setting, String> {
@@ -336,6 +420,38 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// Every verb with its full name.
+    fn verbs(command: &clap::Command, name: &str, all: &mut Vec<(String, clap::Command)>) {
+        all.push((name.to_string(), command.clone()));
+        for verb in command.get_subcommands() {
+            verbs(verb, &format!("{name} {}", verb.get_name()), all);
+        }
+    }
+
+    #[test]
+    fn every_verb_has_examples_that_parse_and_fit() {
+        let mut all = Vec::new();
+        verbs(&Cli::command(), "harness", &mut all);
+        assert!(all.len() > 10, "{}", all.len());
+        for (name, mut command) in all {
+            let help = command.render_long_help().to_string();
+            let (_, examples) = help.split_once("Examples:\n").unwrap_or_else(|| panic!("{name} has no examples"));
+            let lines: Vec<&str> = examples.lines().take_while(|line| line.starts_with("  ")).collect();
+            assert!(lines.iter().any(|line| line.contains(&name)), "{name}: {lines:?}");
+            for line in lines {
+                assert!(line.chars().count() < 80, "{line}");
+                // What stands far right explains.
+                let example = line.trim_start().split("   ").next().unwrap();
+                for call in example.split(['|', '>', '&']).filter(|call| call.trim_start().starts_with("harness ")) {
+                    let words = call.split_whitespace().map(|word| word.trim_matches('\''));
+                    let parsed = Cli::try_parse_from(words).map(drop);
+                    let is_help = call.trim_start().starts_with("harness help");
+                    assert!(parsed.is_ok() || is_help, "{call}: {}", parsed.unwrap_err());
+                }
+            }
+        }
     }
 
     #[test]

@@ -44,6 +44,8 @@ fn run(cli: Cli) -> u8 {
         Command::Rank(args) => commands::compare::rank(&args, &mut out),
         Command::Fidelity(args) => commands::fidelity::fidelity(&args, &mut out),
         Command::Trace(command) => commands::trace::trace(&command, &mut out),
+        Command::Completions(args) => commands::pages::completions(&args, &mut out),
+        Command::Man(args) => commands::pages::man(&args, &mut out),
     };
     // What was written before a failure is still worth reading.
     let flushed = out.finish();

@@ -3,5 +3,6 @@
 pub mod compare;
 pub mod fidelity;
 pub mod list;
+pub mod pages;
 pub mod run;
 pub mod trace;
