@@ -1,7 +1,6 @@
 //! The end of a replay: the segments and the statistics that were recorded there.
 
 use super::plan::Plan;
-use super::replay::Replay;
 use allocator_core::{Span, SpanState, Strategy};
 use std::collections::BTreeMap;
 use workload_gen::import::Sidecar;
@@ -10,15 +9,14 @@ use workload_gen::snapshot::BlockState;
 /// The one statistic that is not compared: a flush that finds nothing leaves no entry, but it is counted.
 const NOT_COMPARED: &str = "num_sync_all_streams";
 
+/// What differs, and where the replay has another block than the recording.
+type Difference = (String, Option<u64>);
+
 /// Compares; returns how many statistics agreed, or what differs.
-pub(super) fn compare<S: Strategy + Clone>(
-    plan: &Plan,
-    replay: &Replay<'_, S>,
-    sidecar: Option<&Sidecar>,
-) -> Result<usize, String> {
-    segments(plan, &replay.strategy)?;
+pub(super) fn compare<S: Strategy>(plan: &Plan, strategy: &S, sidecar: Option<&Sidecar>) -> Result<usize, Difference> {
+    segments(plan, strategy)?;
     match sidecar {
-        Some(sidecar) => statistics(&replay.strategy, &sidecar.stats),
+        Some(sidecar) => statistics(strategy, &sidecar.stats).map_err(|why| (why, None)),
         None => Ok(0),
     }
 }
@@ -26,7 +24,7 @@ pub(super) fn compare<S: Strategy + Clone>(
 /// A block as both sides describe it: address, bytes, state.
 type Piece = (u64, u64, &'static str);
 
-fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), String> {
+fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), Difference> {
     let mut recorded: Vec<Piece> = Vec::new();
     for block in plan.segments.iter().flat_map(|segment| &segment.blocks) {
         let state = match block.state {
@@ -58,7 +56,11 @@ fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), String> {
     };
     match (0..recorded.len().max(replayed.len())).find(|&i| recorded.get(i) != replayed.get(i)) {
         None => Ok(()),
-        Some(i) => Err(format!("at the end: recorded {}; replayed {}", show(recorded.get(i)), show(replayed.get(i)))),
+        Some(i) => {
+            let (want, have) = (recorded.get(i), replayed.get(i));
+            let why = format!("at the end: recorded {}; replayed {}", show(want), show(have));
+            Err((why, want.into_iter().chain(have).map(|piece| piece.0).min()))
+        }
     }
 }
 

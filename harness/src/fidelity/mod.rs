@@ -9,11 +9,13 @@
 //! name.
 
 mod end;
+mod guess;
+mod lives;
 mod plan;
 mod playback;
 mod replay;
 
-use allocator_core::{ConfigError, DeviceInfo, Strategy};
+use allocator_core::{ConfigError, Control, Device, DeviceInfo, Strategy};
 use std::fmt;
 use workload_gen::import::Sidecar;
 use workload_gen::snapshot::{Action, Snapshot};
@@ -134,21 +136,25 @@ pub fn check<S: Strategy + Clone>(
         report.why.clone_from(why);
         return Ok(report);
     }
-    let mut replay = replay::Replay::new(&plan, &conditions, sidecar, make)?;
-    let outcome = replay.run();
-    report.inferred = replay.inferred();
-    report.reserved_peak_bytes = replay.reserved_peak();
-    let divergence = match outcome {
-        Err(divergence) => Some(divergence),
-        Ok(()) => match end::compare(&plan, &replay, sidecar) {
-            Ok(statistics) => {
-                report.statistics = statistics;
-                None
-            }
-            Err(why) => Some(replay::Divergence { at: plan.entries.len(), why }),
-        },
+    let mut dev = playback::Playback::new(&plan, conditions.device_bytes);
+    let mut start = make(&conditions.conf, &dev.info())?;
+    if let Some(limit) = conditions.limit {
+        let told = start.control(&mut dev, Control::Limit(Some(limit)));
+        told.map_err(|error| ConfigError(format!("a limit of {limit} bytes: {error}")))?;
+    }
+    let retries = sidecar.and_then(|sidecar| sidecar.stats.get("num_alloc_retries")).copied();
+    let recording = replay::Recording {
+        plan: &plan,
+        start,
+        device_bytes: conditions.device_bytes,
+        capped: conditions.limit.is_some() || plan.has_ooms || retries.is_some_and(|count| count > 0),
+        retries,
     };
-    if let Some(replay::Divergence { at, why }) = divergence {
+    let trial = guess::replay(&recording, sidecar);
+    report.inferred = trial.inferred;
+    report.reserved_peak_bytes = trial.reserved_peak;
+    report.statistics = trial.statistics;
+    if let Some(playback::Divergence { at, why, .. }) = trial.divergence {
         report.verdict = Verdict::Diverged;
         report.first_divergence = Some(at);
         report.why = why;
@@ -163,7 +169,7 @@ fn recorded_peak(plan: &plan::Plan) -> u64 {
     let (mut reserved, mut peak) = (plan.reserved_at_start, 0);
     for entry in &plan.entries {
         match entry.action {
-            Action::SegmentAlloc | Action::SegmentMap => reserved += entry.size,
+            Action::SegmentAlloc | Action::SegmentMap => reserved = u64::saturating_add(reserved, entry.size),
             Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(entry.size),
             _ => {}
         }

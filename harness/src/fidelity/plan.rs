@@ -21,8 +21,6 @@ pub(super) struct Plan {
     pub segments: Vec<Segment>,
     /// Numbers of `free_requested` entries that their completion does not directly follow.
     pub late: Vec<usize>,
-    /// By number of a `segment_alloc` or `segment_map` entry: the pool of the final segment that it made.
-    pub pool_hints: HashMap<usize, u32>,
     /// Entries at which the recording contradicts itself, with the reason.
     pub contradictions: BTreeMap<usize, String>,
     /// Why the state at the start is not known, if so.
@@ -38,7 +36,14 @@ impl Plan {
         let entries: Vec<Entry> = snapshot.devices.get(device).map(|h| h.iter().copied().collect()).unwrap_or_default();
         let segments: Vec<Segment> =
             snapshot.segments.iter().filter(|segment| segment.device as usize == device).cloned().collect();
-        let mut streams: Vec<u64> = entries.iter().map(|entry| snapshot.stream(entry)).collect();
+        let mut named = vec![false; snapshot.streams.len()];
+        for entry in &entries {
+            if let Some(named) = named.get_mut(entry.stream as usize) {
+                *named = true;
+            }
+        }
+        let mut streams: Vec<u64> =
+            snapshot.streams.iter().zip(named).filter(|(_, n)| *n).map(|(&raw, _)| raw).collect();
         streams.extend(segments.iter().map(|segment| segment.stream));
         streams.push(0);
         streams.sort_unstable();
@@ -53,7 +58,6 @@ impl Plan {
             stream_numbers,
             pools,
             late: Vec::new(),
-            pool_hints: HashMap::new(),
             contradictions: BTreeMap::new(),
             incomplete: None,
             reserved_at_start: 0,
@@ -63,13 +67,17 @@ impl Plan {
         };
         plan.look_back();
         plan.pair_frees();
-        plan.hint_pools();
         plan
     }
 
     /// The number of an entry's stream.
     pub(super) fn stream(&self, entry: &Entry) -> u32 {
         self.stream_numbers.get(entry.stream as usize).copied().unwrap_or(0)
+    }
+
+    /// The number of a segment's pool.
+    pub(super) fn pool(&self, segment: &Segment) -> u32 {
+        self.pools.binary_search(&segment.pool).map_or(0, |at| at as u32 + 1)
     }
 
     /// The number of the next decision from `at` on, or the number of entries.
@@ -88,23 +96,24 @@ impl Plan {
         for segment in &self.segments {
             add(&mut ranges, segment.address, segment.total_size);
         }
-        let mut freed_before: HashMap<u64, i64> = HashMap::new();
+        let mut lived_before: HashMap<u64, bool> = HashMap::new();
         for entry in self.entries.iter().rev() {
             match entry.action {
                 Action::SegmentAlloc | Action::SegmentMap => remove(&mut ranges, entry.addr, entry.size),
                 Action::SegmentFree | Action::SegmentUnmap => add(&mut ranges, entry.addr, entry.size),
-                Action::FreeRequested => *freed_before.entry(entry.addr).or_default() = 1,
-                Action::Alloc => *freed_before.entry(entry.addr).or_default() = 0,
+                Action::FreeRequested => drop(lived_before.insert(entry.addr, true)),
+                Action::Alloc => drop(lived_before.insert(entry.addr, false)),
                 _ => {}
             }
         }
-        let live_before = |start: u64, bytes: u64| {
-            freed_before.iter().filter(|&(&a, &n)| n > 0 && a >= start && a < start + bytes).count()
+        let inside = |addr: u64| {
+            let below = ranges.range(..=addr).next_back();
+            below.is_some_and(|(&start, &bytes)| addr - start < bytes)
         };
-        let live: usize = ranges.iter().map(|(&start, &bytes)| live_before(start, bytes)).sum();
+        let live = lived_before.iter().filter(|&(&addr, &lived)| lived && inside(addr)).count();
         // One segment without live blocks is no lost beginning but a lost entry, which the replay will meet.
         if ranges.len() > 1 || live > 0 {
-            let bytes: u64 = ranges.values().sum();
+            let bytes = ranges.values().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
             self.reserved_at_start = bytes;
             self.incomplete = Some(format!(
                 "the history lost its beginning: {} segments of {bytes} bytes with at least {live} live blocks are \
@@ -185,41 +194,29 @@ impl Plan {
         }
     }
 
-    /// Of three sizes that should be one, the odd one is wrong.
+    /// Of three sizes that should be one, the odd one is wrong; so for streams.
     fn agree(&mut self, numbers: [usize; 3]) {
-        let sizes = numbers.map(|number| self.entries[number].size);
-        if sizes[0] == sizes[1] && sizes[1] == sizes[2] {
-            return;
+        let entries = numbers.map(|number| self.entries[number]);
+        if let Some((odd, other)) = odd_one(entries.map(|entry| entry.size)) {
+            let why = format!("{} bytes, but the block has {}", entries[odd].size, entries[other].size);
+            self.contradict(numbers[odd], why);
+        } else if let Some((odd, _)) = odd_one(entries.map(|entry| u64::from(entry.stream))) {
+            self.contradict(numbers[odd], "the block is on another stream".to_owned());
         }
-        let odd = if sizes[1] == sizes[2] {
-            0
-        } else if sizes[0] == sizes[2] {
-            1
-        } else {
-            2
-        };
-        let other = sizes[(odd + 1) % 3];
-        self.contradict(numbers[odd], format!("{} bytes, but the block has {other}", sizes[odd]));
     }
 
     fn contradict(&mut self, at: usize, why: String) {
         self.contradictions.entry(at).or_insert(why);
     }
+}
 
-    /// The entry that made a final segment tells its pool; entries before it say nothing, as addresses are reused.
-    fn hint_pools(&mut self) {
-        let mut makers: HashMap<u64, usize> = HashMap::new();
-        for (number, entry) in self.entries.iter().enumerate() {
-            if matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap) {
-                makers.insert(entry.addr, number);
-            }
-        }
-        for segment in &self.segments {
-            let pool = self.pools.binary_search(&segment.pool).map_or(0, |at| at as u32 + 1);
-            if let Some(&number) = makers.get(&segment.address) {
-                self.pool_hints.insert(number, pool);
-            }
-        }
+/// The position of the one of three values that is unlike the others, and of one of those. If all differ, the last.
+fn odd_one(values: [u64; 3]) -> Option<(usize, usize)> {
+    match values {
+        [a, b, c] if a == b && b == c => None,
+        [_, b, c] if b == c => Some((0, 1)),
+        [a, _, c] if a == c => Some((1, 0)),
+        _ => Some((2, 0)),
     }
 }
 
@@ -227,10 +224,10 @@ impl Plan {
 fn add(ranges: &mut BTreeMap<u64, u64>, mut start: u64, bytes: u64) {
     let mut end = start.saturating_add(bytes);
     while let Some((&other, &size)) = ranges.range(..=end).next_back()
-        && other + size >= start
+        && other.saturating_add(size) >= start
     {
         ranges.remove(&other);
-        (start, end) = (start.min(other), end.max(other + size));
+        (start, end) = (start.min(other), end.max(other.saturating_add(size)));
     }
     ranges.insert(start, end - start);
 }
@@ -239,11 +236,11 @@ fn add(ranges: &mut BTreeMap<u64, u64>, mut start: u64, bytes: u64) {
 fn remove(ranges: &mut BTreeMap<u64, u64>, start: u64, bytes: u64) {
     let end = start.saturating_add(bytes);
     while let Some((&other, &size)) = ranges.range(..end).next_back()
-        && other + size > start
+        && other.saturating_add(size) > start
     {
         ranges.remove(&other);
-        if other + size > end {
-            ranges.insert(end, other + size - end);
+        if other.saturating_add(size) > end {
+            ranges.insert(end, other.saturating_add(size) - end);
         }
         if other < start {
             ranges.insert(other, start - other);

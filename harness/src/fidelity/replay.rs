@@ -1,32 +1,47 @@
 //! Makes the calls that a recording implies, one operation at a time.
 
-use super::Conditions;
+use super::guess::Assumptions;
+use super::lives::Lives;
 use super::plan::Plan;
-pub(super) use super::playback::Divergence;
-use super::playback::Playback;
-use allocator_core::{
-    AllocError, Block, ConfigError, Control, Device, DeviceInfo, PoolId, Request, Strategy, StreamId,
-};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use workload_gen::import::Sidecar;
+use super::playback::{Divergence, Playback};
+use allocator_core::{AllocError, Block, Control, ControlError, PoolId, Request, Strategy, StreamId};
+use std::collections::{BTreeSet, HashMap};
 use workload_gen::snapshot::Action;
+
+/// What stays the same over all replays of a recording.
+pub(super) struct Recording<'a, S> {
+    pub plan: &'a Plan,
+    /// The strategy before the first call.
+    pub start: S,
+    pub device_bytes: u64,
+    /// Whether memory may have run short, so that segments given back may belong to an allocation.
+    pub capped: bool,
+    /// How often PyTorch flushed for an allocation, if that is known.
+    pub retries: Option<i64>,
+}
 
 /// A strategy on its way through a recording.
 pub(super) struct Replay<'a, S> {
+    recording: &'a Recording<'a, S>,
     plan: &'a Plan,
-    pub strategy: S,
-    dev: Playback<'a>,
-    /// Whether memory may have run short, so that segments given back may belong to an allocation.
-    capped: bool,
+    lives: &'a Lives,
+    assumed: &'a Assumptions,
+    pub state: State<'a, S>,
     live: HashMap<u64, Live>,
-    late: BTreeSet<usize>,
-    tickets: u32,
-    /// Pools that were made for the strategy.
+    /// Runs of segments given back that were taken as part of an allocation which flushed: the number of the first
+    /// entry, and whether the device refused memory (otherwise the limit did).
+    pub retried: Vec<(usize, bool)>,
+}
+
+/// What an attempt at an allocation changes.
+#[derive(Clone)]
+pub(super) struct State<'a, S> {
+    pub strategy: S,
+    pub dev: Playback<'a>,
+    /// Private pools that are in use.
     pools: BTreeSet<u32>,
-    /// The private pool of each segment or range that is in one.
-    owners: BTreeMap<u64, u32>,
-    flushes: u64,
-    pool_inferences: u64,
+    /// Flushes, segments in private pools, pools that never split, and pools given up.
+    pub inferred: u64,
 }
 
 struct Live {
@@ -48,81 +63,74 @@ struct Wanted {
 type Outcome = Result<(), Divergence>;
 
 impl<'a, S: Strategy + Clone> Replay<'a, S> {
-    pub(super) fn new(
-        plan: &'a Plan,
-        conditions: &Conditions,
-        sidecar: Option<&Sidecar>,
-        make: impl FnOnce(&str, &DeviceInfo) -> Result<S, ConfigError>,
-    ) -> Result<Replay<'a, S>, ConfigError> {
-        let mut dev = Playback::new(plan, conditions.device_bytes);
-        let mut strategy = make(&conditions.conf, &dev.info())?;
-        if let Some(limit) = conditions.limit {
-            let told = strategy.control(&mut dev, Control::Limit(Some(limit)));
-            told.map_err(|error| ConfigError(format!("a limit of {limit} bytes: {error}")))?;
-        }
-        let retries = sidecar.and_then(|sidecar| sidecar.stats.get("num_alloc_retries")).is_some_and(|&n| n > 0);
-        Ok(Replay {
-            capped: conditions.limit.is_some() || retries || plan.has_ooms,
-            late: plan.late.iter().copied().collect(),
-            plan,
-            strategy,
-            dev,
+    pub(super) fn new(recording: &'a Recording<'a, S>, lives: &'a Lives, assumed: &'a Assumptions) -> Replay<'a, S> {
+        Replay {
+            recording,
+            plan: recording.plan,
+            lives,
+            assumed,
+            state: State {
+                strategy: recording.start.clone(),
+                dev: Playback::new(recording.plan, recording.device_bytes),
+                pools: BTreeSet::new(),
+                inferred: 0,
+            },
             live: HashMap::new(),
-            tickets: 0,
-            pools: BTreeSet::new(),
-            owners: BTreeMap::new(),
-            flushes: 0,
-            pool_inferences: 0,
-        })
+            retried: Vec::new(),
+        }
     }
 
-    pub(super) fn inferred(&self) -> u64 {
-        self.flushes + self.pool_inferences
-    }
-
-    pub(super) fn reserved_peak(&self) -> u64 {
-        self.dev.reserved_peak
+    /// How often the strategy flushed for an allocation.
+    pub(super) fn retries(&self) -> i64 {
+        let mut retries = 0;
+        self.state.strategy.counters(&mut |key, value| {
+            if key == "num_alloc_retries" {
+                retries = value;
+            }
+        });
+        retries
     }
 
     /// To the end, or to the first divergence.
     pub(super) fn run(&mut self) -> Outcome {
         let contradiction = self.plan.contradictions.iter().next();
         let stop = contradiction.map_or(usize::MAX, |(&at, _)| at);
-        while self.dev.cursor < self.plan.entries.len() && self.dev.cursor < stop {
-            let before = self.dev.cursor;
+        let end = self.plan.entries.len();
+        while self.state.dev.cursor < end && self.state.dev.cursor < stop {
+            let before = self.state.dev.cursor;
             let outcome = self.step();
             // Where the recording contradicts itself, that entry is at fault, not what follows from it.
             match (outcome, contradiction) {
                 (Err(divergence), Some((&at, why))) if divergence.at >= at => {
-                    return Err(Divergence { at, why: why.clone() });
+                    return Err(Divergence { at, why: why.clone(), replayed: None });
                 }
                 (outcome, _) => outcome?,
             }
-            debug_assert!(self.dev.cursor > before, "each step passes an entry");
+            debug_assert!(self.state.dev.cursor > before, "each step passes an entry");
         }
         match contradiction {
-            Some((&at, why)) => Err(Divergence { at, why: why.clone() }),
+            Some((&at, why)) => Err(Divergence { at, why: why.clone(), replayed: None }),
             None => Ok(()),
         }
     }
 
     fn step(&mut self) -> Outcome {
-        match self.dev.peek() {
+        match self.state.dev.peek() {
             Some((Action::FreeRequested, addr, size)) => self.free(addr, size),
             _ => self.allocation_or_flush(),
         }
     }
 
-    fn diverged<T>(&mut self, done: &str) -> Result<T, Divergence> {
-        self.dev.diverge(done);
-        match self.dev.divergence.take() {
+    fn diverged<T>(&mut self, done: &str, replayed: Option<u64>) -> Result<T, Divergence> {
+        self.state.dev.diverge(done, replayed);
+        match self.state.dev.divergence.take() {
             Some(divergence) => Err(divergence),
-            None => Err(Divergence { at: self.dev.cursor, why: done.to_owned() }),
+            None => Err(Divergence { at: self.state.dev.cursor, why: done.to_owned(), replayed }),
         }
     }
 
     fn check(&mut self) -> Outcome {
-        match self.dev.divergence.take() {
+        match self.state.dev.divergence.take() {
             Some(divergence) => Err(divergence),
             None => Ok(()),
         }
@@ -130,31 +138,31 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
 
     fn free(&mut self, addr: u64, size: u64) -> Outcome {
         let Some(Live { block, size: requested }) = self.live.remove(&addr) else {
-            return self.diverged("no block is live there");
+            return self.diverged("no block is live there", None);
         };
         if requested != size {
-            return self.diverged(&format!("the block has {requested} bytes"));
+            return self.diverged(&format!("the block has {requested} bytes"), None);
         }
-        let waits = self.late.contains(&self.dev.cursor);
+        let waits = self.plan.late.binary_search(&self.state.dev.cursor).is_ok();
+        let State { strategy, dev, .. } = &mut self.state;
         if waits {
-            let ticket = StreamId::ticket(self.tickets);
-            if let Err(error) = self.strategy.record_stream(&mut self.dev, &block, ticket) {
-                return self.diverged(&error.to_string());
+            let ticket = dev.wait(addr, size);
+            if let Err(error) = strategy.record_stream(dev, &block, ticket) {
+                return self.diverged(&error.to_string(), None);
             }
-            self.dev.waiting.insert(self.tickets, (addr, size));
-            self.tickets += 1;
         }
-        self.dev.advance();
-        if let Err(error) = self.strategy.free(&mut self.dev, block) {
-            return self.diverged(&error.to_string());
+        let State { strategy, dev, .. } = &mut self.state;
+        dev.advance();
+        if let Err(error) = strategy.free(dev, block) {
+            return self.diverged(&error.to_string(), None);
         }
         self.check()?;
         if !waits {
             // The free had nothing to wait for: its completion is the next entry.
-            if self.dev.peek() != Some((Action::FreeCompleted, addr, size)) {
-                return self.diverged(&format!("free_completed of {size} bytes at {addr:#x}"));
+            if self.state.dev.peek() != Some((Action::FreeCompleted, addr, size)) {
+                return self.diverged(&format!("free_completed of {size} bytes at {addr:#x}"), None);
             }
-            self.dev.advance();
+            self.state.dev.advance();
         }
         Ok(())
     }
@@ -163,14 +171,14 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
     /// a flush.
     fn allocation_or_flush(&mut self) -> Outcome {
         let mut given_back = false;
-        let mut at = self.dev.cursor;
+        let start = self.state.dev.cursor;
+        let mut at = start;
         while let Some(entry) = self.plan.entries.get(at) {
             match entry.action {
                 Action::SegmentFree | Action::SegmentUnmap => given_back = true,
                 Action::FreeCompleted => {
-                    let waits = self.dev.waiting.values().any(|&(addr, size)| (addr, size) == (entry.addr, entry.size));
-                    if !waits && at == self.dev.cursor {
-                        return self.diverged("no free waits there");
+                    if at == start && !self.state.dev.waits(entry.addr, entry.size) {
+                        return self.diverged("no free waits there", None);
                     }
                 }
                 _ => break,
@@ -180,19 +188,39 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
         let Some(wanted) = self.wanted(at)? else { return self.flush(at) };
         if let Some(why) = self.plan.contradictions.get(&wanted.at) {
             // A wrong size would show at the segment before it.
-            return Err(Divergence { at: wanted.at, why: why.clone() });
+            return Err(Divergence { at: wanted.at, why: why.clone(), replayed: None });
         }
         if !given_back {
-            return self.allocate_in_some_pool(&wanted);
+            return self.allocate(&wanted);
         }
-        if self.capped {
-            let saved = self.save();
-            if self.allocate_in_some_pool(&wanted).is_ok() {
+        if !self.recording.capped {
+            return self.flush(at);
+        }
+        let saved = self.state.clone();
+        if self.assumed.flushes.contains(&start) {
+            if self.flush(at).is_ok() && self.allocate(&wanted).is_ok() {
                 return Ok(());
             }
-            self.restore(saved);
+            self.state = saved;
+            return self.retry(start, at, &wanted);
         }
+        if self.retry(start, at, &wanted).is_ok() {
+            return Ok(());
+        }
+        self.state = saved;
         self.flush(at)
+    }
+
+    /// An allocation that gives back the segments between `start` and `end` before it gets one.
+    fn retry(&mut self, start: usize, end: usize, wanted: &Wanted) -> Outcome {
+        self.release_pools(end)?;
+        self.state.dev.refused = false;
+        let counted = self.recording.retries.map(|_| self.retries());
+        self.allocate(wanted)?;
+        if counted.is_some_and(|before| before < self.retries()) {
+            self.retried.push((start, self.state.dev.refused));
+        }
+        Ok(())
     }
 
     /// The allocation whose segment or block is the entry at `at`, if it is one.
@@ -207,6 +235,12 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
                 Action::SegmentFree | Action::SegmentUnmap | Action::FreeCompleted if segment.is_some() => {}
                 Action::Alloc | Action::Oom => {
                     let stream = StreamId(self.plan.stream(entry));
+                    if let Some(number) = segment
+                        && self.plan.stream(&self.plan.entries[number]) != stream.0
+                    {
+                        let why = "the segment is on another stream than the allocation after it".to_owned();
+                        return Err(Divergence { at: number, why, replayed: None });
+                    }
                     let served = entry.action == Action::Alloc;
                     return Ok(Some(Wanted { at: number, segment, size: entry.size, stream, served }));
                 }
@@ -218,145 +252,111 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
             None => Ok(None),
             Some(_) => {
                 let why = "an alloc or oom should follow a segment that was asked for".to_owned();
-                Err(Divergence { at: number, why })
+                Err(Divergence { at: number, why, replayed: None })
             }
         }
     }
 
-    /// `empty_cache`, up to the entry at `end`.
+    /// The pool of the segment that an entry gives or gives back, or of the block that it hands out.
+    fn pool(&self, number: usize) -> u32 {
+        self.lives.of(number).map_or(0, |life| self.assumed.pools[life as usize])
+    }
+
+    /// What was given back before the entry at `end`: by `empty_cache`, or with private pools that are given up.
     fn flush(&mut self, end: usize) -> Outcome {
-        self.flushes += 1;
-        self.release_pools(end)?;
-        let before = self.dev.cursor;
-        let trimmed = self.strategy.trim(&mut self.dev, 0);
-        self.check()?;
-        if let Err(error) = trimmed {
-            return self.diverged(&error.to_string());
+        let start = self.state.dev.cursor;
+        loop {
+            let before = self.state.dev.cursor;
+            let pool = match (before..end).find(|&number| self.gives_back(number)) {
+                Some(number) => self.pool(number),
+                None if before == start => 0,
+                // Frees that complete after it are the next allocation's.
+                None => return Ok(()),
+            };
+            let emptied = if pool == 0 {
+                let State { strategy, dev, inferred, .. } = &mut self.state;
+                *inferred += 1;
+                strategy.trim(dev, 0).map(drop).map_err(|error| error.to_string())
+            } else {
+                self.release(pool).and_then(|()| self.control(Control::PoolEmpty(PoolId(pool))))
+            };
+            self.check()?;
+            if let Err(error) = emptied {
+                return self.diverged(&error, None);
+            }
+            if self.state.dev.cursor == before {
+                return self.diverged("no flush gives this back", None);
+            }
         }
-        if self.dev.cursor == before {
-            return self.diverged("empty_cache gives nothing back");
-        }
-        Ok(())
+    }
+
+    fn gives_back(&self, number: usize) -> bool {
+        matches!(self.plan.entries[number].action, Action::SegmentFree | Action::SegmentUnmap)
     }
 
     /// A private pool's segments go back only once nobody uses the pool.
     fn release_pools(&mut self, end: usize) -> Outcome {
-        let plan = self.plan;
-        for entry in &plan.entries[self.dev.cursor..end] {
-            if matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap)
-                && let Some(pool) = self.owner(entry.addr)
-                && self.pools.remove(&pool)
+        for number in self.state.dev.cursor..end {
+            if self.gives_back(number)
+                && let Err(error) = self.release(self.pool(number))
             {
-                self.pool_inferences += 1;
-                if let Err(error) = self.strategy.control(&mut self.dev, Control::PoolRelease(PoolId(pool))) {
-                    return self.diverged(&error.to_string());
-                }
+                return self.diverged(&error, None);
             }
         }
         Ok(())
     }
 
-    /// The private pool whose segment or range holds an address.
-    fn owner(&self, addr: u64) -> Option<u32> {
-        let (base, _) = self.segment_of(addr)?;
-        self.owners.get(&base).copied()
+    fn release(&mut self, pool: u32) -> Result<(), String> {
+        if !self.state.pools.remove(&pool) {
+            return Ok(());
+        }
+        self.state.inferred += 1;
+        self.control(Control::PoolRelease(PoolId(pool)))
     }
 
-    /// The segment or reserved range that holds an address.
-    fn segment_of(&self, addr: u64) -> Option<(u64, u64)> {
-        let find = |ranges: &BTreeMap<u64, u64>| {
-            ranges
-                .range(..=addr)
-                .next_back()
-                .map(|(&base, &size)| (base, size))
-                .filter(|(base, size)| addr < base + size)
-        };
-        find(&self.dev.segments).or_else(|| find(&self.dev.reserved_ranges))
+    fn control(&mut self, what: Control<'_>) -> Result<(), String> {
+        let State { strategy, dev, .. } = &mut self.state;
+        strategy.control(dev, what).map_err(|error: ControlError| error.to_string())
     }
 
-    /// Makes the allocation in the pool that the recording tells; where it does not, in the default pool, and if
-    /// that does something else, in a private one.
-    fn allocate_in_some_pool(&mut self, wanted: &Wanted) -> Outcome {
-        let entry = self.plan.entries[wanted.at];
-        if wanted.served
-            && wanted.segment.is_none_or(|number| self.plan.entries[number].action == Action::SegmentMap)
-            && self.segment_of(entry.addr).is_some()
-        {
-            return self.allocate(wanted, self.owner(entry.addr).unwrap_or(0));
-        }
-        let hint = wanted.segment.and_then(|number| self.plan.pool_hints.get(&number).copied());
-        if let Some(pool) = hint {
-            return self.allocate(wanted, pool);
-        }
-        if self.plan.pools.is_empty() {
-            return self.allocate(wanted, 0);
-        }
-        let saved = self.save();
-        let first = self.allocate(wanted, 0);
-        if first.is_ok() {
-            return first;
-        }
-        for pool in 1..=self.plan.pools.len() as u32 {
-            self.restore(saved.clone());
-            if self.allocate(wanted, pool).is_ok() {
-                return Ok(());
+    fn allocate(&mut self, wanted: &Wanted) -> Outcome {
+        let pool = self.pool(wanted.at);
+        if pool != 0 && self.state.pools.insert(pool) {
+            let mut made = self.control(Control::PoolCreate(PoolId(pool)));
+            if made.is_ok() && self.assumed.no_split.contains(&pool) {
+                self.state.inferred += 1;
+                made = self.control(Control::PoolNoSplit(PoolId(pool)));
             }
-        }
-        self.restore(saved);
-        first
-    }
-
-    /// What an attempt at an allocation changes.
-    fn save(&self) -> (S, Playback<'a>, BTreeSet<u32>) {
-        (self.strategy.clone(), self.dev.clone(), self.pools.clone())
-    }
-
-    fn restore(&mut self, saved: (S, Playback<'a>, BTreeSet<u32>)) {
-        (self.strategy, self.dev, self.pools) = saved;
-    }
-
-    fn allocate(&mut self, wanted: &Wanted, pool: u32) -> Outcome {
-        if pool != 0 && !self.pools.contains(&pool) {
-            if let Err(error) = self.strategy.control(&mut self.dev, Control::PoolCreate(PoolId(pool))) {
-                return self.diverged(&error.to_string());
+            if let Err(error) = made {
+                return self.diverged(&error, None);
             }
-            self.pools.insert(pool);
         }
         let request = Request::new(wanted.size, wanted.stream).in_pool(PoolId(pool));
-        let answer = self.strategy.allocate(&mut self.dev, request);
+        let State { strategy, dev, .. } = &mut self.state;
+        let answer = strategy.allocate(dev, request);
         self.check()?;
         match answer {
             Ok(block) => {
                 let done = format!("alloc of {} bytes at {:#x}", wanted.size, block.ptr());
                 let recorded = self.plan.entries[wanted.at];
-                if self.dev.cursor != wanted.at || !wanted.served || block.ptr() != recorded.addr {
-                    return self.diverged(&done);
+                if self.state.dev.cursor != wanted.at || !wanted.served || block.ptr() != recorded.addr {
+                    return self.diverged(&done, Some(block.ptr()));
                 }
-                self.dev.advance();
-                self.note_pool(block.ptr(), pool, wanted);
+                self.state.dev.advance();
+                let is_born = |segment: usize| self.lives.of(segment).map(|life| self.lives.lives[life as usize].born);
+                if pool != 0 && wanted.segment.is_some_and(|segment| is_born(segment) == Some(segment)) {
+                    self.state.inferred += 1;
+                }
                 if self.live.insert(block.ptr(), Live { block, size: wanted.size }).is_some() {
-                    return self.diverged(&done);
+                    return self.diverged(&done, None);
                 }
                 Ok(())
             }
-            Err(AllocError::OutOfMemory) if self.dev.cursor == wanted.at && !wanted.served => {
-                self.dev.advance();
+            Err(AllocError::OutOfMemory) if self.state.dev.cursor == wanted.at && !wanted.served => {
+                self.state.dev.advance();
                 Ok(())
             }
-            Err(error) => self.diverged(&error.to_string()),
-        }
-    }
-
-    /// Remembers the pool of a new segment.
-    fn note_pool(&mut self, ptr: u64, pool: u32, wanted: &Wanted) {
-        if wanted.segment.is_none() {
-            return;
-        }
-        let Some((base, _)) = self.segment_of(ptr) else { return };
-        if pool == 0 {
-            self.owners.remove(&base);
-        } else if self.owners.insert(base, pool) != Some(pool) {
-            self.pool_inferences += 1;
+            Err(error) => self.diverged(&error.to_string(), None),
         }
     }
 }
