@@ -5,7 +5,7 @@ use harness::fidelity::{Report, Verdict, check};
 use std::path::{Path, PathBuf};
 use strategy_caching::{Caching, Rules, Settings, Torch211};
 use workload_gen::import::Sidecar;
-use workload_gen::snapshot::{Action, Entry, History, Snapshot};
+use workload_gen::snapshot::{Action, BlockState, Entry, History, Segment, Snapshot};
 
 fn fresh<R: Rules>(conf: &str, info: &DeviceInfo) -> Result<Caching<R>, ConfigError> {
     let mut settings = Settings::default();
@@ -41,9 +41,16 @@ fn shared(name: &str) -> Option<PathBuf> {
 
 #[test]
 fn the_shipped_recordings_are_exact() {
-    for (name, inferred) in
-        [("cudagraph.default", 16), ("diffusion.oom1g", 0), ("multistream.default", 0), ("gpt2_varlen.frames", 0)]
-    {
+    let recordings = [
+        ("cudagraph.default", 16),
+        ("diffusion.oom1g", 0),
+        ("multistream.default", 0),
+        ("gpt2_varlen.frames", 0),
+        // A pool for each of many graphs, and user pools that come and go: most left no trace at the end.
+        ("graphs.default", 39),
+        ("mempool.default", 66),
+    ];
+    for (name, inferred) in recordings {
         let report = report::<Torch211>(&shipped(name));
         assert_eq!(report.verdict, Verdict::Exact, "{name}: {}", report.why);
         assert_eq!(report.matched, report.events, "{name}");
@@ -177,6 +184,30 @@ fn each_changed_rule_diverges_where_it_first_matters() {
             "recorded: segment_alloc of 20971520 bytes at 0x7fbd75800000; replayed: segment_free of 12582912 bytes at 0x7fbd74c00000"
         )
     );
+}
+
+#[test]
+fn an_end_that_differs_diverges_there() {
+    let name = "gpt2_varlen.frames";
+    let ends: [fn(&mut Segment); 4] = [
+        |segment| segment.total_size += 512,
+        |segment| segment.stream = 77,
+        |segment| segment.blocks[0].size += 512,
+        |segment| segment.blocks[0].state = BlockState::PendingFree,
+    ];
+    for change in ends {
+        let (mut snapshot, sidecar, device) = open(&shipped(name));
+        change(&mut snapshot.segments[3]);
+        let report = check(&snapshot, device, sidecar.as_ref(), fresh::<Torch211>).unwrap();
+        assert_eq!(report.verdict, Verdict::Diverged);
+        assert_eq!(report.first_divergence, Some(snapshot.devices[device].len()), "{}", report.why);
+    }
+}
+
+#[test]
+fn a_history_without_decisions_is_incomplete() {
+    let report = tampered("gpt2_varlen.frames", |entries| entries.retain(|entry| entry.action == Action::Snapshot));
+    assert_eq!((report.verdict, report.events), (Verdict::Incomplete, 0));
 }
 
 #[test]

@@ -21,21 +21,32 @@ pub(super) fn compare<S: Strategy>(plan: &Plan, strategy: &S, sidecar: Option<&S
     }
 }
 
-/// A block as both sides describe it: address, bytes, state.
-type Piece = (u64, u64, &'static str);
+/// A block as both sides describe it: address, bytes, state, the number of its stream.
+type Piece = (u64, u64, &'static str, u32);
 
 fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), Difference> {
     let mut recorded: Vec<Piece> = Vec::new();
-    for block in plan.segments.iter().flat_map(|segment| &segment.blocks) {
-        let state = match block.state {
-            BlockState::Allocated => "allocated",
-            BlockState::PendingFree => "pending",
-            BlockState::Inactive => "free",
-        };
-        recorded.push((block.address, block.size, state));
+    // Very old files list segments without their blocks.
+    for segment in plan.segments.iter().filter(|segment| !segment.blocks.is_empty()) {
+        let mut end = segment.address;
+        for block in &segment.blocks {
+            let state = match block.state {
+                BlockState::Allocated => "allocated",
+                BlockState::PendingFree => "pending",
+                BlockState::Inactive => "free",
+            };
+            recorded.push((block.address, block.size, state, plan.number(segment.stream)));
+            if block.address == end {
+                end = end.saturating_add(block.size);
+            }
+        }
+        if end != segment.address.saturating_add(segment.total_size) {
+            let (address, bytes) = (segment.address, segment.total_size);
+            let why = format!("at the end: the blocks of the segment of {bytes} bytes at {address:#x} do not tile it");
+            return Err((why, Some(address)));
+        }
     }
     if recorded.is_empty() && !plan.segments.is_empty() {
-        // Very old files list segments without their blocks.
         return Ok(());
     }
     recorded.sort_unstable();
@@ -47,11 +58,11 @@ fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), Difference> {
             SpanState::Cached => "free",
             SpanState::Unmapped => return,
         };
-        replayed.push((span.ptr, span.size, state));
+        replayed.push((span.ptr, span.size, state, span.stream.0));
     });
     replayed.sort_unstable();
     let show = |piece: Option<&Piece>| match piece {
-        Some((addr, bytes, state)) => format!("{bytes} {state} bytes at {addr:#x}"),
+        Some((addr, bytes, state, stream)) => format!("{bytes} {state} bytes at {addr:#x} of stream {stream}"),
         None => "nothing more".to_owned(),
     };
     match (0..recorded.len().max(replayed.len())).find(|&i| recorded.get(i) != replayed.get(i)) {

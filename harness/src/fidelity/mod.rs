@@ -158,6 +158,9 @@ pub fn check<S: Strategy + Clone>(
         report.verdict = Verdict::Diverged;
         report.first_divergence = Some(at);
         report.why = why;
+        if conditions.limit.is_none() && conditions.conf.contains("garbage_collection_threshold") {
+            report.why += "; its settings collect garbage under a memory limit, which a NAME.json beside it would tell";
+        }
     }
     let reached = report.first_divergence.unwrap_or(plan.entries.len());
     report.matched = plan.entries[..reached].iter().filter(|entry| plan::is_decision(entry.action)).count() as u64;

@@ -15,6 +15,8 @@ pub(super) struct Plan {
     pub entries: Vec<Entry>,
     /// By index into the snapshot's stream table: the stream's number, in the order of the raw handles.
     stream_numbers: Vec<u32>,
+    /// Raw handles, ascending: a stream's number is its position.
+    streams: Vec<u64>,
     /// Private pools of the final segments: a pool's number is its position plus one.
     pub pools: Vec<(u64, u64)>,
     /// The segments at the end.
@@ -55,6 +57,7 @@ impl Plan {
         pools.dedup();
         let has_ooms = entries.iter().any(|entry| entry.action == Action::Oom);
         let mut plan = Plan {
+            streams,
             stream_numbers,
             pools,
             late: Vec::new(),
@@ -75,6 +78,11 @@ impl Plan {
         self.stream_numbers.get(entry.stream as usize).copied().unwrap_or(0)
     }
 
+    /// The number of the stream with a raw handle.
+    pub(super) fn number(&self, raw: u64) -> u32 {
+        self.streams.binary_search(&raw).unwrap_or(0) as u32
+    }
+
     /// The number of a segment's pool.
     pub(super) fn pool(&self, segment: &Segment) -> u32 {
         self.pools.binary_search(&segment.pool).map_or(0, |at| at as u32 + 1)
@@ -88,7 +96,7 @@ impl Plan {
 
     /// Undoes the history on the final segments. What is left existed before it.
     fn look_back(&mut self) {
-        if self.entries.is_empty() {
+        if !self.entries.iter().any(|entry| is_decision(entry.action)) {
             self.incomplete = Some("no history is recorded: record it before the first allocation".to_owned());
             return;
         }
