@@ -10,6 +10,7 @@
 //! sets, and states in which PyTorch corrupts its own lists are not entered (lowering the split limit at run time,
 //! expandable private pools that are released with blocks alive).
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 mod common;
 
 use common::{Event, Runner};

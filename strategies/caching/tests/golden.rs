@@ -1,5 +1,6 @@
 //! The 60 programs that PyTorch 2.11's own library ran on a stub CUDA runtime: every event, address and statistic.
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 mod common;
 
 use allocator_core::AllocError;

@@ -1,6 +1,7 @@
 //! The summary table, byte for byte as PyTorch 2.11's own `torch.cuda.memory_summary` prints it from the statistics
 //! that this program ends with.
 
+#[allow(dead_code, reason = "each test uses a part of it")]
 mod common;
 
 use common::Runner;
