@@ -6,6 +6,7 @@ use clap_complete::Shell;
 use harness::filter::Filter;
 use harness::forms::Form;
 use harness::metric::{METRICS, Metric};
+use harness::plot::{Figure, Format, Width};
 use harness::registry::Setting;
 use harness::run::{LimitChoice, Pass};
 use harness::size;
@@ -52,6 +53,9 @@ pub enum Command {
     /// Order strategies by a metric: the geometric mean of their ratios
     #[command(after_help = RANK_HELP)]
     Rank(CompareArgs),
+    /// Draw figures of runs: timelines, overheads, address maps
+    #[command(after_help = PLOT_HELP)]
+    Plot(PlotArgs),
     /// Compare every decision that PyTorch recorded with what the caching strategy does
     #[command(after_help = FIDELITY_HELP)]
     Fidelity(FidelityArgs),
@@ -241,6 +245,41 @@ impl TypedValueParser for MetricParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(METRICS.iter().map(|metric| PossibleValue::new(metric.name.as_ref()).help(metric.about))))
     }
+}
+
+const PLOT_HELP: &str = "\
+Examples:
+  harness plot                                 all figures of the newest run
+  harness plot runs/run-003 --only map -w gnn  what lay where at the peak, for one workload
+  harness plot runs/run-003 -S direct --format pdf --width column -o paper/figures
+  harness plot before after -o both            two runs in one picture
+
+Figures are drawn from the files of a run and from nothing else; the same files give the same bytes. \
+docs/FIGURES.md says how to read them.
+
+Strategies are named as in `harness compare`; the filters match these names.";
+
+/// `harness plot`
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// Folders of runs, drawn together [default: the newest runs/run-NNN]
+    #[arg(value_name = "FOLDER")]
+    pub folders: Vec<PathBuf>,
+    /// Only this figure (repeatable) [default: all that the files allow]
+    #[arg(long, value_enum, value_name = "FIGURE", help_heading = "What to draw")]
+    pub only: Vec<Figure>,
+    /// Which strategies and workloads.
+    #[command(flatten, next_help_heading = "What to draw")]
+    pub filters: FilterArgs,
+    /// Only this kind of file (repeatable) [default: all]
+    #[arg(short = 'f', long, value_enum, value_name = "FORMAT", help_heading = "Output")]
+    pub format: Vec<Format>,
+    /// Only this printed width (repeatable) [default: both]
+    #[arg(long, value_enum, value_name = "WIDTH", help_heading = "Output")]
+    pub width: Vec<Width>,
+    /// The folder for the figures; those of the same name are replaced [default: figures in FOLDER]
+    #[arg(short = 'o', long = "out", value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
 }
 
 const FIDELITY_HELP: &str = "\

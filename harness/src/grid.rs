@@ -117,7 +117,11 @@ impl Grid {
 }
 
 /// The entries that the filter keeps, and where each went.
-fn kept<T: Clone + ToString>(all: &[T], filter: &Filter, none: &str) -> Result<(Vec<T>, Vec<Option<usize>>), Error> {
+pub(crate) fn kept<T: Clone + ToString>(
+    all: &[T],
+    filter: &Filter,
+    none: &str,
+) -> Result<(Vec<T>, Vec<Option<usize>>), Error> {
     let mut kept = Vec::new();
     let places = all.iter().map(|one| {
         filter.keeps(&one.to_string()).then(|| {
@@ -152,7 +156,7 @@ fn places<'a, K: PartialEq>(
 }
 
 /// A workload's name, and whatever is not the same in all its rows.
-fn rows(runs: &[Run]) -> (Vec<String>, Vec<usize>) {
+pub(crate) fn rows(runs: &[Run]) -> (Vec<String>, Vec<usize>) {
     let (keys, places) = places(runs, |run| (&run.workload, &run.conditions), |(name, _)| name);
     let labels = keys.iter().map(|(name, conditions)| {
         let namesakes = || keys.iter().filter(|(other, _)| other == name);
@@ -174,7 +178,7 @@ fn condition(word: &str, value: &str) -> String {
 
 /// A strategy's name, and the parameters that are not its defaults. Of a strategy that this program does not have, the
 /// defaults are what all its columns share.
-fn columns(runs: &[Run]) -> (Vec<Label>, Vec<usize>) {
+pub(crate) fn columns(runs: &[Run]) -> (Vec<Label>, Vec<usize>) {
     let (keys, places) = places(runs, |run| (&run.strategy, &run.params), |(name, _)| name);
     let labels = keys.iter().map(|(name, params)| {
         let entry = STRATEGIES.iter().find(|entry| entry.name == *name);

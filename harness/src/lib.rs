@@ -18,6 +18,8 @@ pub mod machine;
 pub mod metric;
 pub mod null;
 pub mod output;
+pub mod peak;
+pub mod plot;
 pub mod progress;
 pub mod rank;
 pub mod record;

@@ -42,6 +42,7 @@ fn run(cli: Cli) -> u8 {
         Command::Run(args) => commands::run::run(&args, &mut out),
         Command::Compare(args) => commands::compare::compare(&args, &mut out),
         Command::Rank(args) => commands::compare::rank(&args, &mut out),
+        Command::Plot(args) => commands::plot::plot(&args, &mut out),
         Command::Fidelity(args) => commands::fidelity::fidelity(&args, &mut out),
         Command::Trace(command) => commands::trace::trace(&command, &mut out),
         Command::Completions(args) => commands::pages::completions(&args, &mut out),

@@ -6,6 +6,7 @@
 use crate::audit::{Audit, Band, Memory, Point};
 use crate::exit::Error;
 use crate::machine::MachineFile;
+use crate::peak::{Piece, state_name};
 use crate::replay::{Finding, Outcome};
 use crate::run::{DEVICE, Job, Pass, Report};
 use crate::timing::{Latencies, SAMPLED_EVERY, Times, median};
@@ -27,6 +28,7 @@ pub struct Records {
     run: Vec<Sheet>,
     times: Vec<Sheet>,
     timeline: Vec<Sheet>,
+    peak: Vec<Sheet>,
 }
 
 impl Records {
@@ -57,6 +59,7 @@ impl Records {
             run: sheet(true, "run.csv", run_row(sample, &Report::default()))?,
             times: sheet(pass.times(), "times.csv", times_row(sample, 0, None, None))?,
             timeline: sheet(pass.audits(), "timeline.csv", timeline_row(sample, &Point::new(0)))?,
+            peak: sheet(pass.audits(), "peak.csv", peak_row(sample, &Piece::NONE))?,
             folder: Some(folder),
         })
     }
@@ -87,6 +90,12 @@ impl Records {
         let points = report.audit.iter().flat_map(|audit| &audit.timeline);
         let rows: Vec<Row> = points.map(|point| timeline_row(job, point)).collect();
         write_all(&mut self.timeline, keep_going, &rows)
+    }
+
+    /// Writes the address map of a job at its reserved peak.
+    pub fn peak(&mut self, job: &Job<'_>, map: &[Piece]) -> Result<(), Error> {
+        let rows: Vec<Row> = map.iter().map(|piece| peak_row(job, piece)).collect();
+        write_all(&mut self.peak, self.folder.is_some(), &rows)
     }
 
     /// Writes what was measured of a job.
@@ -278,6 +287,19 @@ fn timeline_row(job: &Job<'_>, point: &Point) -> Row {
         row.put(format!("{name}_min_bytes"), band.min);
         row.put(format!("{name}_max_bytes"), band.max);
     }
+    row
+}
+
+fn peak_row(job: &Job<'_>, piece: &Piece) -> Row {
+    let mut row = Row::default();
+    row.put("run", &job.id);
+    row.put("segment", piece.segment);
+    row.put("ptr", piece.ptr);
+    row.put("size_bytes", piece.size);
+    row.put("state", state_name(piece.state));
+    row.put("stream", piece.stream);
+    row.put("pool", piece.pool.0);
+    row.put("spans", piece.spans);
     row
 }
 

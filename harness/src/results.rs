@@ -5,11 +5,12 @@
 //! the files.
 
 use crate::exit::Error;
+use crate::machine::FORMAT;
 use crate::record::DEFAULT_PARENT;
 use crate::registry::Params;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -108,7 +109,27 @@ pub fn newest(parent: &Path) -> Result<PathBuf, Error> {
         })
 }
 
+/// Refuses files of a version that is not known here. A folder without `machine.toml` is taken as it is.
+fn check_format(folder: &Path) -> Result<(), Error> {
+    let path = folder.join("machine.toml");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(why) => return Err(Error::unreadable(&path, why)),
+    };
+    let machine: toml::Table = text.parse().map_err(|why: toml::de::Error| Error::unreadable(&path, why.message()))?;
+    match machine.get("format").and_then(toml::Value::as_integer) {
+        Some(format) if format <= i64::from(FORMAT) => Ok(()),
+        Some(format) => Err(Error::unreadable(
+            &path,
+            format!("its files have format {format}, and this harness knows {FORMAT}; take a newer harness"),
+        )),
+        None => Err(Error::unreadable(&path, "it has no 'format'")),
+    }
+}
+
 fn in_folder(folder: &Path) -> Result<Vec<Sheet>, Error> {
+    check_format(folder)?;
     let times = folder.join("times.csv");
     let mut sheets = vec![in_file(&folder.join("run.csv"))?];
     if times.exists() {
@@ -120,6 +141,11 @@ fn in_folder(folder: &Path) -> Result<Vec<Sheet>, Error> {
 fn in_file(path: &Path) -> Result<Sheet, Error> {
     let file = File::open(path).map_err(|why| Error::unreadable(path, why))?;
     Sheet::read(&path.display().to_string(), file)
+}
+
+/// A file of an older or another program.
+pub(crate) fn no_column(path: &Path, column: &str) -> Error {
+    Error::unreadable(path, format!("it has no column '{column}'; make it again with this `harness run`"))
 }
 
 impl Sheet {
@@ -159,6 +185,19 @@ impl Row {
     /// Whether there is such a column.
     pub fn has(&self, column: &str) -> bool {
         self.header.iter().any(|other| other == column)
+    }
+
+    /// The file that it is in.
+    pub fn file(&self) -> &Path {
+        Path::new(&*self.file)
+    }
+
+    /// The number in a cell, unless it is empty. There has to be such a column.
+    pub fn known_number(&self, column: &str) -> Result<Option<u64>, Error> {
+        match self.has(column) {
+            true => self.number(column),
+            false => Err(no_column(self.file(), column)),
+        }
     }
 
     /// The number in a cell, unless it is empty or there is no such column.

@@ -4,6 +4,7 @@ use crate::audit::{Audit, audit};
 use crate::exit::Error;
 use crate::hash::Hash;
 use crate::load::Workload;
+use crate::peak::{Piece, peak};
 use crate::progress::Progress;
 use crate::record::Records;
 use crate::registry::{Configured, MemoryLimit};
@@ -182,12 +183,28 @@ impl<'a> Job<'a> {
         )))
     }
 
-    fn audit(&self) -> Result<Audit, Finding> {
-        guarded(|| {
+    /// The audit, and the address map at the peak that it found.
+    fn audit(&self) -> Result<(Audit, Vec<Piece>), Finding> {
+        let fresh = || -> Result<_, Finding> {
             let mut dev = self.device();
-            let mut strategy = self.build(&mut dev).map_err(not_built)?;
+            let strategy = self.build(&mut dev).map_err(not_built)?;
+            Ok((strategy, dev))
+        };
+        let mut audited = guarded(|| {
+            let (mut strategy, dev) = fresh()?;
             Ok(audit(&self.workload.trace, strategy.as_mut(), dev))
-        })
+        })?;
+        let map = guarded(|| {
+            let (mut strategy, dev) = fresh()?;
+            Ok(peak(&self.workload.trace, strategy.as_mut(), dev, audited.memory.reserved_peak_event))
+        });
+        let map = map.unwrap_or_else(|finding| {
+            if audited.finding.as_ref().is_none_or(|known| known.outcome < finding.outcome) {
+                audited.finding = Some(finding);
+            }
+            Vec::new()
+        });
+        Ok((audited, map))
     }
 
     fn time(&self, repeats: u32) -> Result<Times, Finding> {
@@ -225,9 +242,10 @@ pub fn run(jobs: &[Job<'_>], options: &Options, records: &mut Records) -> Result
         audit_all(jobs, options.jobs, &progress, |job, result| {
             let mut report = Report::default();
             match result {
-                Ok(audit) => {
+                Ok((audit, map)) => {
                     report.finding = audit.finding.clone();
                     report.audit = Some(audit);
+                    records.peak(job, &map)?;
                 }
                 Err(finding) => report.finding = Some(finding),
             }
@@ -262,7 +280,7 @@ fn audit_all<'a>(
     jobs: &[Job<'a>],
     threads: NonZeroUsize,
     progress: &Progress,
-    mut done: impl FnMut(&Job<'a>, Result<Audit, Finding>) -> Result<(), Error>,
+    mut done: impl FnMut(&Job<'a>, Result<(Audit, Vec<Piece>), Finding>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let threads = threads.get().min(jobs.len()).max(1);
     let pool = rayon::ThreadPoolBuilder::new()
@@ -289,7 +307,7 @@ fn audit_all<'a>(
             });
         }
         drop(sender);
-        let mut ready: Vec<Option<Result<Audit, Finding>>> = Vec::new();
+        let mut ready: Vec<Option<Result<_, Finding>>> = Vec::new();
         ready.resize_with(jobs.len(), || None);
         let mut written = 0;
         for (index, result) in receiver {

@@ -4,5 +4,6 @@ pub mod compare;
 pub mod fidelity;
 pub mod list;
 pub mod pages;
+pub mod plot;
 pub mod run;
 pub mod trace;

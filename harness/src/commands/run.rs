@@ -5,6 +5,7 @@ use harness::exit::Error;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
 use harness::output::{Output, complain};
+use harness::plot;
 use harness::record::Records;
 use harness::registry::{Configured, Entry, STRATEGIES, configure};
 use harness::run::{self, Job, LimitChoice, Options, Pass, Report};
@@ -43,14 +44,16 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     if args.csv.is_none() {
         print(&jobs, &reports, &workloads, &strategies, &records, out)?;
     }
+    let drawn = draw(pass, &records, args.csv.is_none(), out);
     let faults = reports.iter().filter(|report| report.outcome().is_fault()).count();
-    match faults {
-        0 => Ok(()),
-        _ => Err(Error::CheckFailed(format!(
-            "went wrong: {faults} of {}; see the outcome of each",
-            counted(jobs.len(), "run", "runs")
-        ))),
+    if faults == 0 {
+        return drawn;
     }
+    if let Err(why) = drawn {
+        complain(format_args!("warning: {why}"));
+    }
+    let all = counted(jobs.len(), "run", "runs");
+    Err(Error::CheckFailed(format!("went wrong: {faults} of {all}; see the outcome of each")))
 }
 
 fn pass(args: &RunArgs) -> Result<Pass, Error> {
@@ -109,4 +112,18 @@ fn print(
         Some(folder) => out.line(format_args!("{workloads} on {strategies}; the rows are in {}", plain_path(folder))),
         None => Ok(()),
     }
+}
+
+/// The figures come last, when rows and table are out: if they fail, nothing else is lost.
+fn draw(pass: Pass, records: &Records, is_told: bool, out: &mut Output) -> Result<(), Error> {
+    let Some(folder) = records.folder().filter(|_| pass.audits()) else { return Ok(()) };
+    out.flush()?;
+    let Some(drawn) = plot::draw_after_run(folder)? else { return Ok(()) };
+    for note in &drawn.notes {
+        complain(format_args!("note: {note}"));
+    }
+    if is_told && !drawn.files.is_empty() {
+        out.line(format_args!("the figures are in {}", drawn.folder.display()))?;
+    }
+    Ok(())
 }

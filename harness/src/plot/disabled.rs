@@ -1,0 +1,18 @@
+//! What stands in for the figures in a program that was built without them.
+
+use super::{Drawn, Options};
+use crate::exit::Error;
+use std::path::{Path, PathBuf};
+
+/// Says how to get figures.
+pub fn draw(_folders: &[PathBuf], _options: &Options) -> Result<Drawn, Error> {
+    Err(Error::Usage(
+        "this harness was built without figures; build it with its default features: cargo build --release -p harness"
+            .to_string(),
+    ))
+}
+
+/// Draws nothing: a run is complete without figures.
+pub fn draw_after_run(_folder: &Path) -> Result<Option<Drawn>, Error> {
+    Ok(None)
+}
