@@ -111,8 +111,8 @@ fn unknown_parameter(key: &str, configured: &[Configured]) -> String {
     text
 }
 
-/// The line of a strategy type.
-pub(crate) const fn entry<S: Configure + 'static>() -> Entry {
+/// The line of a strategy type. A strategy that is not in the list can be run by it too.
+pub const fn entry<S: Configure + 'static>() -> Entry {
     Entry { name: S::NAME, about: S::ABOUT, defaults: defaults::<S>, set: set::<S>, build: build::<S> }
 }
 

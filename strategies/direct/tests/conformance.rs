@@ -1,6 +1,6 @@
 //! The rules every strategy keeps.
 
 use allocator_core::Configure;
-use strategy_direct::{Direct, Params};
+use strategy_direct::Direct;
 
-allocator_core::conformance!(|info| Direct::new(Params {}, info).unwrap());
+allocator_core::conformance!(|info| Direct::new(Default::default(), info).unwrap());
