@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Kept out of the programs is what PyTorch itself does not define: orders that come from a hash map are compared as
-//! sets, and states in which PyTorch corrupts its own lists are not entered (lowering the split limit at run time,
-//! expandable private pools that are released with blocks alive).
+//! sets, and states in which PyTorch's own bookkeeping goes wrong are not entered (lowering the split limit at run time,
+//! expandable private pools that are released with blocks alive, blocks used on another stream within a pool context
+//! and freed after it).
 
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod common;
@@ -79,6 +80,7 @@ fn program(seed: u64) -> Program {
         }
     }
     let mut live: Vec<String> = Vec::new();
+    let mut captured: Vec<String> = Vec::new();
     let mut open = false;
     let mut released = false;
     for step in 0..rng.random_range(60..400) {
@@ -105,6 +107,11 @@ fn program(seed: u64) -> Program {
             80..85 if !live.is_empty() && streams > 1 => {
                 let id = &live[rng.random_range(0..live.len())];
                 lines.push(format!("r {id} {}", STREAMS[rng.random_range(0..streams)]));
+                if open {
+                    if !captured.contains(id) {
+                        captured.push(id.clone());
+                    }
+                }
             }
             85..89 => lines.push(format!("ev {}", rng.random_range(0..2))),
             89..91 => lines.push("empty".to_owned()),
@@ -117,6 +124,13 @@ fn program(seed: u64) -> Program {
                 lines.push(conf(&mut rng, expandable));
             }
             94..97 if kind == 3 && !released => {
+                if open {
+                    // PyTorch remembers uses within a context by the block's address on the heap, and forgets them
+                    // only if the block is freed within it too: later another block may inherit them.
+                    captured.retain(|id| live.contains(id));
+                    live.retain(|id| !captured.contains(id));
+                    lines.extend(captured.drain(..).map(|id| format!("f {id}")));
+                }
                 lines.push(format!("{} 0 1", if open { "end" } else { "begin" }));
                 if open {
                     lines.push("release 0 1".to_owned());
