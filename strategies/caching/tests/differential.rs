@@ -107,10 +107,8 @@ fn program(seed: u64) -> Program {
             80..85 if !live.is_empty() && streams > 1 => {
                 let id = &live[rng.random_range(0..live.len())];
                 lines.push(format!("r {id} {}", STREAMS[rng.random_range(0..streams)]));
-                if open {
-                    if !captured.contains(id) {
-                        captured.push(id.clone());
-                    }
+                if open && !captured.contains(id) {
+                    captured.push(id.clone());
                 }
             }
             85..89 => lines.push(format!("ev {}", rng.random_range(0..2))),
