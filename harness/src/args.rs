@@ -249,10 +249,10 @@ impl TypedValueParser for MetricParser {
 
 const PLOT_HELP: &str = "\
 Examples:
-  harness plot                                 all figures of the newest run
-  harness plot runs/run-003 --only map -w gnn  what lay where at the peak, for one workload
-  harness plot runs/run-003 -S direct --format pdf --width column -o paper/figures
-  harness plot before after -o both            two runs in one picture
+  harness plot                               all figures of the newest run
+  harness plot --only map -w gnn             what lay where at the peak
+  harness plot runs/run-003 -S direct -f pdf --width column -o paper
+  harness plot before after -o both          two runs in one picture
 
 Figures are drawn from the files of a run and from nothing else; the same files give the same bytes. \
 docs/FIGURES.md says how to read them.

@@ -241,15 +241,17 @@ pub fn run(jobs: &[Job<'_>], options: &Options, records: &mut Records) -> Result
     if options.pass.audits() {
         audit_all(jobs, options.jobs, &progress, |job, result| {
             let mut report = Report::default();
+            let mut map = Vec::new();
             match result {
-                Ok((audit, map)) => {
+                Ok((audit, at_peak)) => {
                     report.finding = audit.finding.clone();
                     report.audit = Some(audit);
-                    records.peak(job, &map)?;
+                    map = at_peak;
                 }
                 Err(finding) => report.finding = Some(finding),
             }
             records.run(job, &report)?;
+            records.peak(job, &map)?;
             reports.push(report);
             Ok(())
         })?;

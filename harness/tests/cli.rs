@@ -107,7 +107,8 @@ fn the_table_is_what_people_read() {
         "",
     ]
     .join("\n");
-    assert_eq!(out, expected);
+    let figures = if cfg!(feature = "figures") { "the figures are in runs/run-001/figures\n" } else { "" };
+    assert_eq!(out, expected + figures);
     assert!(out.lines().all(|line| line.chars().count() <= 80));
 }
 
@@ -142,7 +143,7 @@ fn every_recording_runs_on_every_strategy_and_gives_the_same_bytes() {
     assert_eq!(column(&first, "run").iter().collect::<BTreeSet<_>>().len(), outcomes.len(), "ids are not unique");
     let files = |out: &str| {
         succeeds(&folder, &["run", "--pass", "audit", "-w", "gnn|multi", "-o", out]);
-        ["run.csv", "timeline.csv"].map(|file| read(&folder, &format!("{out}/{file}")))
+        ["run.csv", "timeline.csv", "peak.csv"].map(|file| read(&folder, &format!("{out}/{file}")))
     };
     assert_eq!(files("a"), files("b"));
 }
@@ -156,7 +157,9 @@ fn results_are_never_overwritten() {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert_eq!(names, ["machine.toml", "run.csv", "timeline.csv", "times.csv"].map(String::from).into());
+        let files = ["machine.toml", "peak.csv", "run.csv", "timeline.csv", "times.csv"].map(String::from);
+        let figures = cfg!(feature = "figures").then(|| "figures".to_string());
+        assert_eq!(names, files.into_iter().chain(figures).collect());
     }
     fs::create_dir(folder.path().join("mine")).unwrap();
     fs::write(folder.path().join("mine/run.csv"), "precious").unwrap();
@@ -441,7 +444,7 @@ fn every_column_is_documented_and_no_other() {
     let folder = folder();
     succeeds(&folder, &[&ONE[..], &["--repeats", "1", "-o", "r"]].concat());
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/RESULTS.md")).unwrap();
-    for file in ["run.csv", "timeline.csv", "times.csv"] {
+    for file in ["run.csv", "timeline.csv", "peak.csv", "times.csv"] {
         let (_, section) = page.split_once(&format!("\n## {file}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
         let first_cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());

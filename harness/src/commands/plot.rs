@@ -4,17 +4,10 @@ use crate::args::PlotArgs;
 use harness::exit::Error;
 use harness::output::{Output, complain};
 use harness::plot::{self, Options};
-use harness::record::DEFAULT_PARENT;
-use harness::results::newest;
 use harness::size::counted;
-use std::path::Path;
 
 /// Runs the command.
 pub fn plot(args: &PlotArgs, out: &mut Output) -> Result<(), Error> {
-    let folders = match args.folders.is_empty() {
-        true => vec![newest(Path::new(DEFAULT_PARENT))?],
-        false => args.folders.clone(),
-    };
     let options = Options {
         figures: args.only.clone(),
         strategies: args.filters.strategies(),
@@ -23,7 +16,7 @@ pub fn plot(args: &PlotArgs, out: &mut Output) -> Result<(), Error> {
         widths: args.width.clone(),
         out: args.out.clone(),
     };
-    let drawn = plot::draw(&folders, &options)?;
+    let drawn = plot::draw(&args.folders, &options)?;
     for note in &drawn.notes {
         complain(format_args!("note: {note}"));
     }

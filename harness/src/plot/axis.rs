@@ -73,7 +73,8 @@ fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     // The first step is too small, and a hundred times as much is too large.
     let power = 10f64.powf((size / count.max(2) as f64).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].map(|times| times * power);
-    let multiples = |step: f64| ((low / step).ceil() as i64, (high / step).floor() as i64);
+    // A hair beyond the end is the end.
+    let multiples = |step: f64| ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
     let few = |step: &f64| {
         let (first, last) = multiples(*step);
         last.saturating_sub(first) < count as i64

@@ -16,3 +16,15 @@ pub fn draw(_folders: &[PathBuf], _options: &Options) -> Result<Drawn, Error> {
 pub fn draw_after_run(_folder: &Path) -> Result<Option<Drawn>, Error> {
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_figures_is_named() {
+        let error = draw(&[], &Options::default()).unwrap_err();
+        assert!(error.to_string().contains("build it with its default features"), "{error}");
+        assert!(draw_after_run(Path::new("nowhere")).unwrap().is_none());
+    }
+}

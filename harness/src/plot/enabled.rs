@@ -5,6 +5,7 @@ use super::export;
 use super::select::{Run, Selection};
 use super::{Drawn, Figure, Format, Options, Width, map, overhead, timeline};
 use crate::exit::Error;
+use crate::record::DEFAULT_PARENT;
 use crate::results;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +24,12 @@ struct Job<'a> {
     draw: Box<dyn Fn() -> Result<String, Error> + Sync + 'a>,
 }
 
-/// Draws the runs in `folders`.
+/// Draws the runs in `folders`; without any, the newest `runs/run-NNN`.
 pub fn draw(folders: &[PathBuf], options: &Options) -> Result<Drawn, Error> {
+    let folders = match folders {
+        [] => &[results::newest(Path::new(DEFAULT_PARENT))?][..],
+        folders => folders,
+    };
     let folder = match (&options.out, folders) {
         (Some(out), _) => out.clone(),
         (None, [folder]) => folder.join(FOLDER),

@@ -78,13 +78,13 @@ enum Bar {
 }
 
 impl Bar {
-    fn of(run: Option<&Run>, load: Option<u64>) -> Bar {
+    fn of(run: Option<&Run>) -> Bar {
         let Some(run) = run else { return Bar::None("not run".to_string()) };
         if !run.is_ok() {
             let at = run.outcome_event.map_or(String::new(), |event| format!(" at event {}", grouped(event)));
             return Bar::None(format!("{}{at}", run.outcome));
         }
-        match (run.reserved_peak, load) {
+        match (run.reserved_peak, run.load_peak) {
             (Some(_), Some(0)) => Bar::None("no load".to_string()),
             (Some(reserved), Some(load)) => Bar::Overhead((reserved as f64 / load as f64 - 1.0) * 100.0),
             _ => Bar::None("not audited".to_string()),
@@ -128,10 +128,9 @@ pub fn figure(selection: &Selection, width: Width) -> Result<String> {
     let groups: Vec<(Vec<String>, Vec<Bar>)> = selection
         .workloads
         .iter()
-        .enumerate()
-        .map(|(nth, workload)| {
-            let load = selection.load_peak(nth);
-            let bars = selection.cells[nth].iter().map(|run| Bar::of(run.as_ref(), load)).collect();
+        .zip(&selection.cells)
+        .map(|(workload, runs)| {
+            let bars = runs.iter().map(|run| Bar::of(run.as_ref())).collect();
             (Type::PLAIN.wrap(&workload.label, wide * NAMES, lines), bars)
         })
         .collect();

@@ -105,11 +105,6 @@ impl Selection {
     pub fn runs(&self) -> impl Iterator<Item = &Run> {
         self.cells.iter().flatten().flatten()
     }
-
-    /// The load bound of a workload. A run that failed an allocation has a lower load; the others tell the workload's.
-    pub fn load_peak(&self, workload: usize) -> Option<u64> {
-        self.cells[workload].iter().flatten().filter_map(|run| run.load_peak).max()
-    }
 }
 
 impl std::fmt::Display for Strategy {
@@ -150,12 +145,6 @@ mod tests {
         let selection = Selection::new(&results(&rows), &Filter::default(), &only_b).unwrap();
         assert_eq!(ids(&selection), [["3"], ["2"]]);
         assert_eq!(selection.strategies[0].nth, 1);
-    }
-
-    #[test]
-    fn the_load_bound_is_that_of_a_run_that_did_not_fail() {
-        let selection = all(&["1,w,a,{},9,oom,4,60,6,7", "2,w,b,{},9,ok,,100,6,7", "3,v,a,{},9,ok,,,,"]);
-        assert_eq!((selection.load_peak(0), selection.load_peak(1)), (Some(100), None));
     }
 
     #[test]

@@ -187,6 +187,10 @@ impl DrawingBackend for Svg {
         style: &S,
         fill: bool,
     ) -> Drawn {
+        // What is thinner than the grid is not to be seen.
+        if left == right || top == bottom {
+            return Ok(());
+        }
         let segments = format!("M{left} {top}H{right}V{bottom}H{left}Z");
         match fill {
             true => self.fill(style.color(), &segments),
@@ -196,7 +200,8 @@ impl DrawingBackend for Svg {
     }
 
     fn draw_path<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(&mut self, path: I, style: &S) -> Drawn {
-        if style.color().alpha > 0.0 {
+        let path: Vec<BackendCoord> = path.into_iter().collect();
+        if style.color().alpha > 0.0 && path.windows(2).any(|pair| pair[0] != pair[1]) {
             self.stroke(style, &segments(path));
         }
         Ok(())
@@ -261,6 +266,8 @@ mod tests {
         svg.dash(&[2.0, 1.0]);
         area.draw(&PathElement::new([(0, 0), (5, 0), (5, 0), (5, 7), (6, 8)], INK.filled().stroke_width(8))).unwrap();
         svg.dash(&[]);
+        area.draw(&Rectangle::new([(20, 0), (20, 5)], INK.filled())).unwrap();
+        area.draw(&PathElement::new([(9, 9), (9, 9)], INK.filled())).unwrap();
         area.draw(&Rectangle::new([(20, 0), (25, 5)], INK.filled())).unwrap();
         let expected = "\
 <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"10pt\" height=\"5pt\" viewBox=\"0 0 100 50\" \
