@@ -335,7 +335,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use workload_gen::Trace;
 
-    /// Panics at the second allocation.
+    /// Panics at the second allocation, and when looked into.
     struct Panicking(bool);
 
     #[derive(Default, Serialize, Deserialize)]
@@ -355,7 +355,9 @@ mod tests {
         fn trim(&mut self, _: &mut dyn Device, _: u64) -> Result<u64, AllocError> {
             Ok(0)
         }
-        fn inspect(&self, _: &mut dyn FnMut(Span)) {}
+        fn inspect(&self, _: &mut dyn FnMut(Span)) {
+            panic!("no look inside");
+        }
     }
 
     impl Configure for Panicking {
@@ -394,6 +396,17 @@ mod tests {
         assert!(reports[0].audit.is_none() && reports[0].times.is_none());
         assert_eq!(reports[1].outcome(), Outcome::Ok);
         assert!(reports[1].audit.is_some() && reports[1].times.is_some());
+    }
+
+    #[test]
+    fn a_panic_when_looked_into_loses_no_figures() {
+        let workloads = [workload("gpu-alloc-trace 1\na 0 0 0\n")];
+        let strategies = [Configured { entry: &PANICKING, params: Params::new() }];
+        let jobs = jobs(&workloads, &strategies, &OPTIONS);
+        let report = run(&jobs, &OPTIONS, &mut Records::default()).unwrap().remove(0);
+        let finding = report.finding.as_ref().unwrap();
+        assert_eq!((finding.outcome, finding.text.as_str()), (Outcome::Panic, "no look inside"));
+        assert!(report.audit.is_some());
     }
 
     #[test]

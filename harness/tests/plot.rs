@@ -223,7 +223,56 @@ fn a_run_without_an_audit_has_no_figures() {
 }
 
 #[test]
-fn a_run_draws_itself_and_a_failed_drawing_loses_nothing() {
+fn a_map_holds_what_is_reserved() {
+    let folder = TempDir::new().unwrap();
+    succeeds(&folder, &["run", "-w", "cuda|multi", "--pass", "audit", "-o", "r"]);
+    let rows = |file: &str, columns: [&str; 3]| -> Vec<[String; 3]> {
+        let mut reader = csv::Reader::from_path(folder.path().join("r").join(file)).unwrap();
+        let header = reader.headers().unwrap().clone();
+        let places = columns.map(|column| header.iter().position(|name| name == column).unwrap());
+        reader.records().map(|row| row.unwrap()).map(|row| places.map(|at| row[at].to_string())).collect()
+    };
+    let map = rows("peak.csv", ["run", "state", "size_bytes"]);
+    let runs = rows("run.csv", ["run", "reserved_peak_bytes", "requested_at_reserved_peak_bytes"]);
+    assert_eq!(runs.len(), 6);
+    for [run, reserved, requested] in runs {
+        let sum = |states: &[&str]| -> u64 {
+            let pieces = map.iter().filter(|[of, state, _]| *of == run && states.contains(&state.as_str()));
+            pieces.map(|[.., size]| size.parse::<u64>().unwrap()).sum()
+        };
+        assert_eq!(sum(&["live", "pending", "cached"]), reserved.parse().unwrap(), "{run}");
+        assert!(sum(&["live", "pending"]) >= requested.parse().unwrap(), "{run}");
+    }
+}
+
+/// A limit on the size of files stands for a full disk.
+#[test]
+#[cfg(unix)]
+fn a_failed_drawing_loses_nothing() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("tiny.trace"), "gpu-alloc-trace 1\na 0 1000 0\nf 0\n").unwrap();
+    let script = "trap '' XFSZ; ulimit -f 8; exec $H run --trace tiny.trace -s direct --pass audit -o r";
+    let shell = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_harness")).current_dir(&folder).output().unwrap()
+    };
+    let done = shell(script);
+    let err = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(7), "{err}");
+    assert!(err.contains("cannot write r/figures/"), "{err}");
+    assert!(String::from_utf8(done.stdout).unwrap().contains("the rows are in r\n"));
+    let drawn = files(&folder.path().join("r/figures"));
+    assert!(drawn.iter().all(|name| name.ends_with(".svg")), "half a file: {drawn:?}");
+
+    succeeds(&folder, &["plot", "r"]);
+    let all = files(&folder.path().join("r/figures"));
+    assert_eq!(all.len(), 18);
+    assert_eq!(shell("trap '' XFSZ; ulimit -f 8; exec $H plot r").status.code(), Some(7));
+    assert_eq!(files(&folder.path().join("r/figures")), all, "what was there stays");
+}
+
+#[test]
+fn a_run_draws_itself() {
     let folder = TempDir::new().unwrap();
     let run = ["run", "-w", "cuda", "--pass", "audit"];
     let out = succeeds(&folder, &[&run[..], &["-o", "r"]].concat());

@@ -124,14 +124,23 @@ fn write(folder: &Path, jobs: &[Job<'_>], formats: &[Format]) -> Result<Vec<Stri
                 .par_iter()
                 .map(|&format| {
                     let name = format!("{}.{}", job.name, format.ending());
-                    let path = folder.join(&name);
-                    fs::write(&path, export::bytes(&svg, format)?).map_err(|why| Error::unwritable(&path, why))?;
+                    replace(&folder.join(&name), &export::bytes(&svg, format)?)?;
                     Ok(name)
                 })
                 .collect()
         })
         .collect::<Result<_, Error>>()?;
     Ok(files.concat())
+}
+
+/// Writes a file, or leaves what was there.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let part = path.with_added_extension("part");
+    fs::write(&part, bytes).and_then(|()| fs::rename(&part, path)).map_err(|why| {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&part);
+        Error::unwritable(path, why)
+    })
 }
 
 /// What `read` finds in each folder of the selected runs, together.
