@@ -136,7 +136,7 @@ impl Unread {
 }
 
 /// What a user calls standard input.
-const STDIN: &str = "-";
+pub(crate) const STDIN: &str = "-";
 
 /// Opens a file that is read once, or standard input.
 pub fn open(path: &Path) -> io::Result<Input<'static>> {

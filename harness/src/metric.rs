@@ -135,7 +135,13 @@ impl Metric {
                 _ => Unit::Count,
             };
             let name = || Cow::Owned(name.to_string());
-            Metric { name: name(), column: name(), about: "a column", unit, from: Source::Named }
+            Metric {
+                name: name(),
+                column: name(),
+                about: "a column of run.csv or times.csv",
+                unit,
+                from: Source::Named,
+            }
         })
     }
 

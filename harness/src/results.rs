@@ -5,6 +5,7 @@
 //! the files.
 
 use crate::exit::Error;
+use crate::load::STDIN;
 use crate::machine::FORMAT;
 use crate::record::DEFAULT_PARENT;
 use crate::registry::Params;
@@ -13,9 +14,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The file name that means standard input.
-pub const STDIN: &str = "-";
 
 /// What makes two runs of one workload different: the column and the word for it.
 const CONDITIONS: [(&str, &str); 5] = [
