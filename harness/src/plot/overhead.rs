@@ -9,6 +9,7 @@ use super::svg::{self, grid};
 use crate::size::grouped;
 use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::style::{Color, TRANSPARENT};
+use std::borrow::Cow;
 
 /// From one bar to the next.
 const PITCH: f64 = 8.0;
@@ -20,11 +21,10 @@ const GAP: f64 = 5.0;
 const GUTTER: f64 = 14.0;
 /// The strip of numbers below an axis, and that of its description.
 const STRIP: f64 = 10.0;
-/// Room for the value beside a bar.
-const VALUE: f64 = 31.0;
 /// Half of a number below the axis.
 const NUMBER: f64 = 8.0;
 const DESCRIPTION: &str = "peak reserved / load bound \u{2212} 1 (%)";
+const SHORT_DESCRIPTION: &str = "overhead (%)";
 /// Names take at most this share of a column.
 const NAMES: f64 = 0.36;
 
@@ -73,28 +73,39 @@ impl Layout {
 enum Bar {
     /// Percent over the load bound.
     Overhead(f64),
+    /// How it failed.
+    Failed(String),
     /// Why there is no number.
-    None(String),
+    Missing(&'static str),
 }
 
 impl Bar {
     fn of(run: Option<&Run>) -> Bar {
-        let Some(run) = run else { return Bar::None("not run".to_string()) };
+        let Some(run) = run else { return Bar::Missing("not run") };
         if !run.is_ok() {
             let at = run.outcome_event.map_or(String::new(), |event| format!(" at event {}", grouped(event)));
-            return Bar::None(format!("{}{at}", run.outcome));
+            return Bar::Failed(format!("{}{at}", run.outcome));
         }
         match (run.reserved_peak, run.load_peak) {
-            (Some(_), Some(0)) => Bar::None("no load".to_string()),
+            (Some(_), Some(0)) => Bar::Missing("no load"),
             (Some(reserved), Some(load)) => Bar::Overhead((reserved as f64 / load as f64 - 1.0) * 100.0),
-            _ => Bar::None("not audited".to_string()),
+            _ => Bar::Missing("not audited"),
         }
     }
 
     fn value(&self) -> f64 {
         match self {
             Bar::Overhead(percent) => *percent,
-            Bar::None(_) => 0.0,
+            Bar::Failed(_) | Bar::Missing(_) => 0.0,
+        }
+    }
+
+    /// The text beside it.
+    fn text(&self) -> Cow<'_, str> {
+        match self {
+            Bar::Overhead(percent) => signed(*percent, if percent.abs() < 999.95 { 1 } else { 0 }, "+").into(),
+            Bar::Failed(how) => how.into(),
+            Bar::Missing(why) => (*why).into(),
         }
     }
 }
@@ -138,7 +149,9 @@ pub fn figure(selection: &Selection, width: Width) -> Result<String> {
     let values = || groups.iter().flat_map(|(_, bars)| bars).map(Bar::value);
     let (least, most) = (values().fold(0.0, f64::min), values().fold(1.0, f64::max));
     // The value of the longest bar is to fit too.
-    let scale = (wide - names - VALUE).max(1.0) / (most - least);
+    let numbers = groups.iter().flat_map(|(_, bars)| bars).filter(|bar| matches!(bar, Bar::Overhead(_)));
+    let longest = numbers.map(|bar| Type::PLAIN.width(&bar.text())).fold(0.0, f64::max) + 3.0;
+    let scale = (wide - names - longest).max(1.0) / (most - least);
     let most = least + (wide - names) / scale;
     let range = (least, most, most - NUMBER / scale);
     let plan = Plan { layout, looks, groups, names, scale, range };
@@ -191,31 +204,30 @@ fn draw_column(page: &Page, plan: &Plan, column: usize) -> Result<()> {
     }
     let bottom = layout.top + high;
     page.line(&[(zero, layout.top - 1.0), (zero, bottom)], INK, AXIS)?;
-    // A description that is longer than the axis does not stick out of the column.
-    let half = Type::PLAIN.width(DESCRIPTION) / 2.0;
+    let text = if Type::PLAIN.width(DESCRIPTION) <= wide { DESCRIPTION } else { SHORT_DESCRIPTION };
+    // One that is longer than the axis does not stick out of the column.
+    let half = Type::PLAIN.width(text) / 2.0;
     let middle = (left + (names + wide) / 2.0).min(left + wide - half);
-    page.text(DESCRIPTION, middle, bottom + STRIP * 1.5, Type::PLAIN.centered())
+    page.text(text, middle, bottom + STRIP * 1.5, Type::PLAIN.centered())
 }
 
 fn draw_bar(page: &Page, plan: &Plan, bar: &Bar, look: &Look, (zero, y): (f64, f64), edge: f64) -> Result<()> {
     let pitch = plan.layout.pitch;
     let half = pitch * 0.42;
-    match bar {
-        Bar::Overhead(percent) => {
-            let end = zero + percent * plan.scale;
-            page.hatched([zero.min(end), y - half, zero.max(end), y + half], look.color, look.hatch)?;
-            if pitch < PITCH {
-                return Ok(());
-            }
-            // Beside the bar, or on the other side of zero, where nothing is but the grid.
-            let (text, x) = (signed(*percent, 1, "+"), zero.max(end) + 2.0);
-            page.fill([x, y - half, x + Type::PLAIN.width(&text), y + half], PAPER)?;
-            page.text(&text, x, y, Type::PLAIN)
-        }
-        Bar::None(why) => {
-            let is_short = pitch >= PITCH && zero + 2.0 + Type::FAINT.width(why) <= edge;
-            let text = if is_short { why } else { why.split(' ').next().unwrap_or(why) };
-            page.text(text, zero + 2.0, y, Type::FAINT)
-        }
+    let end = zero + bar.value() * plan.scale;
+    page.hatched([zero.min(end), y - half, zero.max(end), y + half], look.color, look.hatch)?;
+    if pitch < PITCH {
+        return match bar {
+            Bar::Failed(_) => page.cross((zero + 4.0, y), look.color),
+            Bar::Overhead(_) | Bar::Missing(_) => Ok(()),
+        };
     }
+    // Beside the bar, or on the other side of zero, where nothing is but the grid.
+    let x = zero.max(end) + 2.0;
+    let (text, how) = match bar {
+        Bar::Overhead(_) => (bar.text().into_owned(), Type::PLAIN),
+        Bar::Failed(_) | Bar::Missing(_) => (Type::FAINT.fit(&bar.text(), edge - x), Type::FAINT),
+    };
+    page.fill([x, y - half, x + how.width(&text), y + half], PAPER)?;
+    page.text(&text, x, y, how)
 }
