@@ -55,6 +55,19 @@ fn rank_in_every_form() {
 }
 
 #[test]
+fn the_first_table_of_the_readme_is_what_its_command_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let (_, command) = readme.split_once("This is `harness ").unwrap();
+    let args: Vec<&str> = command.split('`').next().unwrap().split_whitespace().collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_harness")).args(&args).current_dir(&root).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.starts_with("| workload | caching |"), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let shown = readme.split("\n\n").find(|part| part.starts_with("| workload |")).unwrap();
+    assert_eq!(format!("{shown}\n"), table);
+}
+
+#[test]
 fn a_narrow_terminal_gets_the_columns_one_after_another() {
     let args = ["compare", "compare", "-m", "ns-per-op", "-b", "expandable"];
     prints("compare-narrow.txt", &args, Some("60"));
