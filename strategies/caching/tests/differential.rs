@@ -14,7 +14,7 @@
 #[allow(dead_code, reason = "each test uses a part of it")]
 mod common;
 
-use common::{Event, Runner};
+use common::{Event, Runner, STATS};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::BTreeMap;
@@ -246,26 +246,6 @@ fn event(words: &[&str]) -> Event {
     }
 }
 
-/// Short names of the statistics line, by the full ones. The library prints them for the whole device.
-const SHORT: [(&str, &str); 16] = [
-    ("alloc", "allocation.all.current"),
-    ("allocB", "allocated_bytes.all.current"),
-    ("resB", "reserved_bytes.all.current"),
-    ("actB", "active_bytes.all.current"),
-    ("act", "active.all.current"),
-    ("inact", "inactive_split.all.current"),
-    ("inactB", "inactive_split_bytes.all.current"),
-    ("reqB", "requested_bytes.all.current"),
-    ("seg", "segment.all.current"),
-    ("retries", "num_alloc_retries"),
-    ("ooms", "num_ooms"),
-    ("sync", "num_sync_all_streams"),
-    ("ndev+", "num_device_alloc"),
-    ("ndev-", "num_device_free"),
-    ("ovA", "oversize_allocations.current"),
-    ("ovS", "oversize_segments.current"),
-];
-
 /// Sorts runs of completions, whose order PyTorch takes from a hash map. Returns whether one was longer than one.
 fn sort_completions(events: &mut [Event]) -> bool {
     let mut long = false;
@@ -299,7 +279,7 @@ fn compare(oracle: &str, seed: u64) -> Result<usize, String> {
         }
         let stats = if want.stats.is_empty() { BTreeMap::new() } else { runner.stats() };
         for (key, value) in &want.stats {
-            let full = SHORT.iter().find(|(short, _)| short == key).map_or(key.as_str(), |(_, full)| full);
+            let full = STATS.iter().find(|(short, _)| short == key).map_or(key.as_str(), |(_, full)| full);
             let total = full.ends_with(".allocated") || full.ends_with(".freed") || full.ends_with(".peak");
             if undefined_order && full.starts_with("inactive_split") && total {
                 continue;

@@ -4,30 +4,10 @@
 mod common;
 
 use allocator_core::AllocError;
-use common::{Event, Runner};
+use common::{Event, Runner, STATS};
 use serde_json::Value;
 
 const FILE: &[u8] = include_bytes!("pytorch-2.11-golden.jsonl.zst");
-
-/// The statistics that the file records, and their names in `memory_stats()`.
-const STATS: [(&str, &str); 16] = [
-    ("alloc", "allocation.all.current"),
-    ("allocB", "allocated_bytes.all.current"),
-    ("resB", "reserved_bytes.all.current"),
-    ("actB", "active_bytes.all.current"),
-    ("act", "active.all.current"),
-    ("inact", "inactive_split.all.current"),
-    ("inactB", "inactive_split_bytes.all.current"),
-    ("reqB", "requested_bytes.all.current"),
-    ("seg", "segment.all.current"),
-    ("retries", "num_alloc_retries"),
-    ("ooms", "num_ooms"),
-    ("sync", "num_sync_all_streams"),
-    ("ndev+", "num_device_alloc"),
-    ("ndev-", "num_device_free"),
-    ("ovA", "oversize_allocations.current"),
-    ("ovS", "oversize_segments.current"),
-];
 
 fn event(value: &Value) -> Event {
     Event {

@@ -12,6 +12,26 @@ use strategy_caching::{Caching, Settings};
 const MALLOC_BASE: u64 = 0x7000_0000_0000;
 const RESERVE_BASE: u64 = 0x6000_0000_0000;
 
+/// The oracle's short names of statistics, and their names in `memory_stats()`.
+pub const STATS: [(&str, &str); 16] = [
+    ("alloc", "allocation.all.current"),
+    ("allocB", "allocated_bytes.all.current"),
+    ("resB", "reserved_bytes.all.current"),
+    ("actB", "active_bytes.all.current"),
+    ("act", "active.all.current"),
+    ("inact", "inactive_split.all.current"),
+    ("inactB", "inactive_split_bytes.all.current"),
+    ("reqB", "requested_bytes.all.current"),
+    ("seg", "segment.all.current"),
+    ("retries", "num_alloc_retries"),
+    ("ooms", "num_ooms"),
+    ("sync", "num_sync_all_streams"),
+    ("ndev+", "num_device_alloc"),
+    ("ndev-", "num_device_free"),
+    ("ovA", "oversize_allocations.current"),
+    ("ovS", "oversize_segments.current"),
+];
+
 /// An event: action, address, size, stream handle, pool pair.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Event {
