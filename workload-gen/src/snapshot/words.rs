@@ -2,149 +2,93 @@
 
 use super::Action;
 
-/// A string with a meaning. Everything else in a snapshot is [`Word::Unknown`] and only skipped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum Word {
+/// Makes [`Word`] and what is true of all words, so that each is named in one place.
+macro_rules! words {
+    ($($word:ident $(= $text:literal $(| $other:literal)?)?,)+) => {
+        /// A string with a meaning. Everything else in a snapshot is [`Word::Unknown`] and only skipped.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub(super) enum Word {
+            $($word,)+
+        }
+
+        impl Word {
+            const ALL: &[Word] = &[$(Word::$word,)+];
+
+            /// The longest string that is a word.
+            pub(super) const MAX_LEN: usize = longest(&[$($($text, $($other,)?)?)+]);
+
+            /// The word that a string is.
+            pub(super) fn of(text: &[u8]) -> Word {
+                match text {
+                    $($($text $(| $other)? => Word::$word,)?)+
+                    _ => Word::Unknown,
+                }
+            }
+        }
+    };
+}
+
+const fn longest(texts: &[&[u8]]) -> usize {
+    let (mut at, mut longest) = (0, 0);
+    while at < texts.len() {
+        if texts[at].len() > longest {
+            longest = texts[at].len();
+        }
+        at += 1;
+    }
+    longest
+}
+
+words! {
     Unknown,
     // Keys of the outermost dictionary.
-    Segments,
-    DeviceTraces,
-    AllocatorSettings,
+    Segments = b"segments",
+    DeviceTraces = b"device_traces",
+    AllocatorSettings = b"allocator_settings",
     // Keys of trace entries.
-    Action,
-    Addr,
-    DeviceFree,
-    Size,
-    Stream,
-    TimeUs,
+    Action = b"action",
+    Addr = b"addr",
+    DeviceFree = b"device_free",
+    Size = b"size",
+    Stream = b"stream",
+    TimeUs = b"time_us",
     // Keys of segments and blocks.
-    Device,
-    Address,
-    TotalSize,
-    SegmentType,
-    SegmentPoolId,
-    IsExpandable,
-    Blocks,
-    RequestedSize,
-    State,
+    Device = b"device",
+    Address = b"address",
+    TotalSize = b"total_size",
+    SegmentType = b"segment_type",
+    SegmentPoolId = b"segment_pool_id",
+    IsExpandable = b"is_expandable",
+    Blocks = b"blocks",
+    RequestedSize = b"requested_size",
+    State = b"state",
     // Keys of the settings.
-    Conf,
-    MaxSplitSize,
-    GcThreshold,
-    ExpandableSegments,
-    // Actions, in the order of `Action`.
-    Alloc,
-    FreeRequested,
-    FreeCompleted,
-    SegmentAlloc,
-    SegmentFree,
-    SegmentMap,
-    SegmentUnmap,
-    Oom,
-    Snapshot,
+    Conf = b"PYTORCH_CUDA_ALLOC_CONF" | b"PYTORCH_ALLOC_CONF",
+    MaxSplitSize = b"max_split_size",
+    GcThreshold = b"garbage_collection_threshold",
+    ExpandableSegments = b"expandable_segments",
+    // Actions.
+    Alloc = b"alloc",
+    FreeRequested = b"free_requested",
+    FreeCompleted = b"free_completed",
+    SegmentAlloc = b"segment_alloc",
+    SegmentFree = b"segment_free",
+    SegmentMap = b"segment_map",
+    SegmentUnmap = b"segment_unmap",
+    Oom = b"oom",
+    Snapshot = b"snapshot",
     // Other values.
-    Small,
-    Large,
-    ActiveAllocated,
-    ActivePendingFree,
-    Inactive,
-    Empty,
+    Small = b"small",
+    Large = b"large",
+    ActiveAllocated = b"active_allocated",
+    // The second spelling is that of the documentation and of some old files.
+    ActivePendingFree = b"active_pending_free" | b"active_awaiting_free",
+    Inactive = b"inactive",
+    Empty = b"",
 }
 
 impl Word {
-    const ALL: [Word; 38] = {
-        use Word::*;
-        [
-            Unknown,
-            Segments,
-            DeviceTraces,
-            AllocatorSettings,
-            Action,
-            Addr,
-            DeviceFree,
-            Size,
-            Stream,
-            TimeUs,
-            Device,
-            Address,
-            TotalSize,
-            SegmentType,
-            SegmentPoolId,
-            IsExpandable,
-            Blocks,
-            RequestedSize,
-            State,
-            Conf,
-            MaxSplitSize,
-            GcThreshold,
-            ExpandableSegments,
-            Alloc,
-            FreeRequested,
-            FreeCompleted,
-            SegmentAlloc,
-            SegmentFree,
-            SegmentMap,
-            SegmentUnmap,
-            Oom,
-            Snapshot,
-            Small,
-            Large,
-            ActiveAllocated,
-            ActivePendingFree,
-            Inactive,
-            Empty,
-        ]
-    };
-
-    /// The longest string that is a word.
-    pub(super) const MAX_LEN: usize = 28;
-
-    /// The word that a string is.
-    pub(super) fn of(text: &[u8]) -> Word {
-        match text {
-            b"segments" => Word::Segments,
-            b"device_traces" => Word::DeviceTraces,
-            b"allocator_settings" => Word::AllocatorSettings,
-            b"action" => Word::Action,
-            b"addr" => Word::Addr,
-            b"device_free" => Word::DeviceFree,
-            b"size" => Word::Size,
-            b"stream" => Word::Stream,
-            b"time_us" => Word::TimeUs,
-            b"device" => Word::Device,
-            b"address" => Word::Address,
-            b"total_size" => Word::TotalSize,
-            b"segment_type" => Word::SegmentType,
-            b"segment_pool_id" => Word::SegmentPoolId,
-            b"is_expandable" => Word::IsExpandable,
-            b"blocks" => Word::Blocks,
-            b"requested_size" => Word::RequestedSize,
-            b"state" => Word::State,
-            b"PYTORCH_CUDA_ALLOC_CONF" | b"PYTORCH_ALLOC_CONF" => Word::Conf,
-            b"max_split_size" => Word::MaxSplitSize,
-            b"garbage_collection_threshold" => Word::GcThreshold,
-            b"expandable_segments" => Word::ExpandableSegments,
-            b"alloc" => Word::Alloc,
-            b"free_requested" => Word::FreeRequested,
-            b"free_completed" => Word::FreeCompleted,
-            b"segment_alloc" => Word::SegmentAlloc,
-            b"segment_free" => Word::SegmentFree,
-            b"segment_map" => Word::SegmentMap,
-            b"segment_unmap" => Word::SegmentUnmap,
-            b"oom" => Word::Oom,
-            b"snapshot" => Word::Snapshot,
-            b"small" => Word::Small,
-            b"large" => Word::Large,
-            b"active_allocated" => Word::ActiveAllocated,
-            // The second spelling is that of the documentation and of some old files.
-            b"active_pending_free" | b"active_awaiting_free" => Word::ActivePendingFree,
-            b"inactive" => Word::Inactive,
-            b"" => Word::Empty,
-            _ => Word::Unknown,
-        }
-    }
-
     /// The word with this number; [`Word::Unknown`] for a number that is none.
     #[inline]
     pub(super) fn from_number(number: u8) -> Word {
@@ -174,18 +118,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_words_agree() {
-        for (number, word) in Word::ALL.into_iter().enumerate() {
-            assert_eq!(word as usize, number);
-            assert_eq!(Word::from_number(number as u8), word);
+    fn a_number_is_its_words_and_no_other_is_one() {
+        for number in 0..=u8::MAX {
+            let word = Word::from_number(number);
+            let expected = if usize::from(number) < Word::ALL.len() { number } else { Word::Unknown as u8 };
+            assert_eq!(word as u8, expected);
         }
-        assert_eq!(Word::from_number(200), Word::Unknown);
     }
 
     #[test]
-    fn no_word_is_longer_than_the_limit() {
-        let longest = "garbage_collection_threshold";
-        assert_eq!(longest.len(), Word::MAX_LEN);
-        assert_eq!(Word::of(longest.as_bytes()), Word::GcThreshold);
+    fn the_longest_word_is_found() {
+        assert_eq!(Word::MAX_LEN, "garbage_collection_threshold".len());
     }
 }
