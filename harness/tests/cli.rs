@@ -1,56 +1,16 @@
 //! The program from outside: what it prints, which files it leaves, and how it ends.
 
+mod common;
+
+#[cfg(unix)]
+use common::shell;
+use common::{fails, harness, succeeds};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
-
-/// What a call did.
-struct Done {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-/// Calls the program in `folder`.
-fn harness(folder: &TempDir, args: &[&str]) -> Done {
-    let output = Command::new(env!("CARGO_BIN_EXE_harness")).args(args).current_dir(folder).output().unwrap();
-    Done {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// Calls the program by a shell line, in which it is `$H`.
-#[cfg(unix)]
-fn shell(folder: &TempDir, line: &str) -> Done {
-    let mut shell = Command::new("sh");
-    let output = shell.args(["-c", line]).env("H", env!("CARGO_BIN_EXE_harness")).current_dir(folder).output().unwrap();
-    Done {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// Calls it and wants success.
-fn succeeds(folder: &TempDir, args: &[&str]) -> String {
-    let done = harness(folder, args);
-    assert_eq!(done.code, 0, "{args:?}: {}", done.err);
-    done.out
-}
-
-/// Calls it and wants this exit code, nothing on standard output, and these words on standard error.
-fn fails(folder: &TempDir, args: &[&str], code: i32, words: &[&str]) {
-    let done = harness(folder, args);
-    assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {}", done.err);
-    for word in words {
-        assert!(done.err.contains(word), "{args:?}: '{word}' is not in: {}", done.err);
-    }
-}
 
 const TINY: &str = "\
 gpu-alloc-trace 1
@@ -114,7 +74,7 @@ fn the_table_is_what_people_read() {
 
 #[test]
 fn the_row_is_exact() {
-    let out = succeeds(&folder(), &[&ONE[..], &["--csv", "-"]].concat());
+    let out = succeeds(folder(), &[&ONE[..], &["--csv", "-"]].concat());
     let expected = "\
 run,workload,trace_hash,events,strategy,params,device,profile,capacity_bytes,limit_bytes,outcome,outcome_event,\
 outcome_detail,failed_allocs,skipped_events,pool_fallbacks,unsupported_controls,requested_peak_bytes,load_peak_bytes,\

@@ -1,19 +1,15 @@
 //! Completion scripts and man pages: that shells and `man` can read them, and that they know the command line.
 
+mod common;
+
+use common::{fails, harness, succeeds};
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-fn harness(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_harness")).args(args).current_dir(folder).output().unwrap()
-}
-
 fn text(args: &[&str]) -> String {
-    let output = harness(Path::new("."), args);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    succeeds(".", args)
 }
 
 #[test]
@@ -27,7 +23,7 @@ fn every_shell_gets_verbs_options_and_values() {
         let values = ["utilisation", "markdown"].map(|word| script.contains(word));
         assert!(values == [true; 2] || ["elvish", "powershell"].contains(&shell), "{shell}");
     }
-    assert_eq!(harness(Path::new("."), &["completions", "tcsh"]).status.code(), Some(2));
+    assert_eq!(harness(".", &["completions", "tcsh"]).code, 2);
 }
 
 #[test]
@@ -55,8 +51,7 @@ fn bash_completes_a_verb_and_a_metric() {
 #[test]
 fn every_verb_has_a_page_with_its_examples() {
     let folder = TempDir::new().unwrap();
-    let output = harness(folder.path(), &["man", "-o", "share/man1"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeeds(&folder, &["man", "-o", "share/man1"]);
     let read = |name: &str| fs::read_to_string(folder.path().join("share/man1").join(name)).unwrap();
     for verb in ["", "-list", "-run", "-compare", "-rank", "-fidelity", "-trace", "-trace-import", "-trace-stat"] {
         let page = read(&format!("harness{verb}.1"));
@@ -69,9 +64,7 @@ fn every_verb_has_a_page_with_its_examples() {
 fn pages_that_cannot_be_written_are_told() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("taken"), "a file").unwrap();
-    let output = harness(folder.path(), &["man", "-o", "taken/man1"]);
-    assert_eq!(output.status.code(), Some(7));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write taken/man1"));
+    fails(&folder, &["man", "-o", "taken/man1"], 7, &["cannot write taken/man1"]);
 }
 
 #[test]

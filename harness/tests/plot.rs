@@ -1,42 +1,15 @@
 //! `harness plot` from outside: which files it makes, that they are the same each time, and how it says no.
 #![cfg(feature = "figures")]
 
+mod common;
+
+#[cfg(unix)]
+use common::shell;
+use common::{fails, harness, succeeds};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use tempfile::TempDir;
-
-/// What a call did.
-struct Done {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn harness(folder: &TempDir, args: &[&str]) -> Done {
-    let output = Command::new(env!("CARGO_BIN_EXE_harness")).args(args).current_dir(folder).output().unwrap();
-    Done {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-fn succeeds(folder: &TempDir, args: &[&str]) -> String {
-    let done = harness(folder, args);
-    assert_eq!(done.code, 0, "{args:?}: {}", done.err);
-    done.out
-}
-
-/// Calls it and wants this exit code, nothing on standard output, and these words on standard error.
-fn fails(folder: &TempDir, args: &[&str], code: i32, words: &[&str]) {
-    let done = harness(folder, args);
-    assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {}", done.err);
-    for word in words {
-        assert!(done.err.contains(word), "{args:?}: '{word}' is not in: {}", done.err);
-    }
-}
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -252,22 +225,17 @@ fn a_failed_drawing_loses_nothing() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("tiny.trace"), "gpu-alloc-trace 1\na 0 1000 0\nf 0\n").unwrap();
     let script = "trap '' XFSZ; ulimit -f 8; exec $H run --trace tiny.trace -s direct --pass audit -o r";
-    let shell = |script: &str| {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script]).env("H", env!("CARGO_BIN_EXE_harness")).current_dir(&folder).output().unwrap()
-    };
-    let done = shell(script);
-    let err = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(7), "{err}");
-    assert!(err.contains("cannot write r/figures/"), "{err}");
-    assert!(String::from_utf8(done.stdout).unwrap().contains("the rows are in r\n"));
+    let done = shell(&folder, script);
+    assert_eq!(done.code, 7, "{}", done.err);
+    assert!(done.err.contains("cannot write r/figures/"), "{}", done.err);
+    assert!(done.out.contains("the rows are in r\n"));
     let drawn = files(&folder.path().join("r/figures"));
     assert!(drawn.iter().all(|name| name.ends_with(".svg")), "half a file: {drawn:?}");
 
     succeeds(&folder, &["plot", "r"]);
     let all = files(&folder.path().join("r/figures"));
     assert_eq!(all.len(), 18);
-    assert_eq!(shell("trap '' XFSZ; ulimit -f 8; exec $H plot r").status.code(), Some(7));
+    assert_eq!(shell(&folder, "trap '' XFSZ; ulimit -f 8; exec $H plot r").code, 7);
     assert_eq!(files(&folder.path().join("r/figures")), all, "what was there stays");
 }
 
