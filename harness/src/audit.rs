@@ -132,7 +132,7 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M)
             // The workload's own calls are no doing of the strategy.
             add_difference(&mut workload, &before, &after);
         }
-        if let Err(text) = shadow.removed(&watch.take_removed()) {
+        if let Err(text) = shadow.removed(&watch.backing.take_removed()) {
             tape.note(Outcome::Invalid, index, text);
         }
         if let Event::Alloc { slot, size, stream, .. } = *event

@@ -6,6 +6,7 @@
 //! again to be [compared](compare) and [ranked](rank) by a [metric].
 
 pub mod audit;
+mod backing;
 pub mod compare;
 pub mod exit;
 pub mod fidelity;
@@ -27,8 +28,9 @@ pub mod registry;
 pub mod replay;
 pub mod results;
 pub mod run;
-pub mod shadow;
+mod shadow;
 pub mod size;
+mod streams;
 pub mod table;
 pub mod timing;
-pub mod watch;
+mod watch;

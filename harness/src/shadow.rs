@@ -1,17 +1,18 @@
 //! The harness's own account of a workload: what is live, what is pending, and whether the strategy may have handed out
 //! what it did. It shares nothing with the strategy that it checks.
 
-use crate::watch::{Ended, Watch};
+use crate::streams::Ended;
+use crate::watch::Watch;
 use allocator_core::{Device, Fence, Machine, StreamId};
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 
 /// The step to which the load counts each request, the same for every strategy.
-pub const LOAD_STEP: u64 = 512;
+const LOAD_STEP: u64 = 512;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Shadow {
+pub(crate) struct Shadow {
     slots: Vec<Option<Live>>,
     /// The end of each live block, by address. Blocks of zero bytes are not in it.
     ends: BTreeMap<u64, u64>,
@@ -23,11 +24,11 @@ pub struct Shadow {
     pending: Vec<Pending>,
     vacant: Vec<u32>,
     /// Bytes requested by blocks that are live or pending.
-    pub requested: u64,
+    pub(crate) requested: u64,
     /// The same, each block rounded up to [`LOAD_STEP`].
-    pub load: u64,
+    pub(crate) load: u64,
     /// The part of `requested` that is pending.
-    pub pending_bytes: u64,
+    pub(crate) pending_bytes: u64,
 }
 
 /// Marks of a stream and the frees that wait for them, oldest first: a stream passes its marks in order.
@@ -51,7 +52,7 @@ struct Pending {
 
 impl Shadow {
     /// For a trace with `slots` slots.
-    pub fn new(slots: u32) -> Shadow {
+    pub(crate) fn new(slots: u32) -> Shadow {
         Shadow {
             slots: vec![None; slots as usize],
             ends: BTreeMap::new(),
@@ -66,7 +67,7 @@ impl Shadow {
     }
 
     /// A block was handed out. Says what is wrong with it, if anything.
-    pub fn allocated<M: Machine>(
+    pub(crate) fn allocated<M: Machine>(
         &mut self,
         slot: u32,
         ptr: u64,
@@ -97,10 +98,10 @@ impl Shadow {
         if let Some((start, stop)) = self.overlapping(ptr, end) {
             return Err(format!("{ptr:#x}..{end:#x} overlaps the live block {start:#x}..{stop:#x}"));
         }
-        if !watch.is_backed(ptr, end) {
+        if !watch.backing.covers(ptr, end) {
             return Err(format!("{ptr:#x}..{end:#x} is not backed by device memory"));
         }
-        for (from, to) in watch.aliases(ptr, end) {
+        for (from, to) in watch.backing.aliases(ptr, end) {
             if let Some((start, stop)) = self.overlapping(from, to) {
                 return Err(format!("{ptr:#x}..{end:#x} shares memory with the live block {start:#x}..{stop:#x}"));
             }
@@ -113,7 +114,7 @@ impl Shadow {
     }
 
     /// Device memory was given back. Says which live block lost its memory, if any.
-    pub fn removed(&self, ranges: &[(u64, u64)]) -> Result<(), String> {
+    pub(crate) fn removed(&self, ranges: &[(u64, u64)]) -> Result<(), String> {
         for &(start, end) in ranges {
             if let Some((first, stop)) = self.overlapping(start, end) {
                 return Err(format!("the live block {first:#x}..{stop:#x} lost its memory"));
@@ -123,7 +124,7 @@ impl Shadow {
     }
 
     /// Another stream uses a block.
-    pub fn used(&mut self, slot: u32, stream: StreamId) {
+    pub(crate) fn used(&mut self, slot: u32, stream: StreamId) {
         if let Some(live) = &mut self.slots[slot as usize]
             && live.stream != stream
             && !live.others.contains(&stream)
@@ -133,7 +134,7 @@ impl Shadow {
     }
 
     /// A block is about to be given back. It stays pending until the other streams have passed this point.
-    pub fn freed<M: Machine>(&mut self, slot: u32, ticket: Option<u32>, watch: &mut Watch<M>) {
+    pub(crate) fn freed<M: Machine>(&mut self, slot: u32, ticket: Option<u32>, watch: &mut Watch<M>) {
         let Some(mut live) = self.slots[slot as usize].take() else { return };
         if self.ends.get(&live.ptr) == Some(&(live.ptr + live.size)) {
             self.ends.remove(&live.ptr);
@@ -142,8 +143,8 @@ impl Shadow {
         let mut marks = Vec::new();
         for stream in live.others {
             // A device that cannot mark the stream cannot run the strategy either, and that is reported.
-            if let Ok(mark) = watch.mark(stream)
-                && watch.has_passed(mark) == Ok(false)
+            if let Ok(mark) = watch.streams().mark(stream)
+                && watch.streams().has_passed(mark) == Ok(false)
             {
                 marks.push(mark);
             }
@@ -165,10 +166,10 @@ impl Shadow {
     }
 
     /// Time has passed or a ticket ended: frees that need not wait any more are gone.
-    pub fn settle<M: Machine>(&mut self, watch: &mut Watch<M>) {
+    pub(crate) fn settle<M: Machine>(&mut self, watch: &mut Watch<M>) {
         let mut done = Vec::new();
         self.waiting.retain(|_, queue| pass(queue, watch, &mut done));
-        match watch.take_ended() {
+        match watch.streams().take_ended() {
             Ended::Any => self.late.retain(|_, queue| pass(queue, watch, &mut done)),
             Ended::These(tickets) => {
                 for ticket in tickets {
@@ -201,7 +202,7 @@ impl Shadow {
 /// Moves the frees that need not wait any more to `done`; says whether some still wait.
 fn pass<M: Machine>(queue: &mut Queue, watch: &mut Watch<M>, done: &mut Vec<u32>) -> bool {
     while let Some(&(mark, id)) = queue.front()
-        && watch.has_passed(mark) != Ok(false)
+        && watch.streams().has_passed(mark) != Ok(false)
     {
         queue.pop_front();
         done.push(id);
