@@ -1,7 +1,7 @@
 //! The command line as plain data. What it means is decided in `commands`.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use harness::filter::Filter;
 use harness::forms::Form;
@@ -144,7 +144,7 @@ pub struct RunArgs {
     pub params: Vec<Setting>,
     /// What to find out [default: all; audit if the rows only go to --csv]
     #[arg(long, value_enum, help_heading = "How to run")]
-    pub pass: Option<PassArg>,
+    pub pass: Option<Pass>,
     /// How often each time pass is repeated
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "How to run")]
     pub repeats: u32,
@@ -164,27 +164,6 @@ pub struct RunArgs {
     /// --pass time those of times.csv
     #[arg(long, value_name = "-", value_parser = stdout_only, help_heading = "Output")]
     pub csv: Option<String>,
-}
-
-/// `--pass`
-#[derive(ValueEnum, Clone, Copy, Debug)]
-pub enum PassArg {
-    /// Exact memory figures, and a check of every address
-    Audit,
-    /// The time that the strategies' own code takes
-    Time,
-    /// Both
-    All,
-}
-
-impl From<PassArg> for Pass {
-    fn from(pass: PassArg) -> Pass {
-        match pass {
-            PassArg::Audit => Pass::Audit,
-            PassArg::Time => Pass::Time,
-            PassArg::All => Pass::All,
-        }
-    }
 }
 
 const COMPARE_HELP: &str = "\

@@ -26,13 +26,13 @@ pub const DEFAULT_CAPACITY: u64 = 80 << 30;
 pub const DEVICE: &str = "sim";
 
 /// Which passes are made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Pass {
-    /// Exact memory figures only.
+    /// Exact memory figures, and a check of every address
     Audit,
-    /// Measured times only.
+    /// The time that the strategies' own code takes
     Time,
-    /// Both.
+    /// Both
     All,
 }
 

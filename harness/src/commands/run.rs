@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
 
 fn pass(args: &RunArgs) -> Result<Pass, Error> {
     let has_folder = args.csv.is_none() || args.out.is_some();
-    match args.pass.map(Pass::from) {
+    match args.pass {
         None if has_folder => Ok(Pass::All),
         None => Ok(Pass::Audit),
         Some(Pass::All) if !has_folder => Err(Error::Usage(
