@@ -99,6 +99,21 @@ pub enum SpanState {
     Unmapped,
 }
 
+impl SpanState {
+    /// All states.
+    pub const ALL: [SpanState; 4] = [SpanState::Live, SpanState::Pending, SpanState::Cached, SpanState::Unmapped];
+
+    /// The word in files and figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SpanState::Live => "live",
+            SpanState::Pending => "pending",
+            SpanState::Cached => "cached",
+            SpanState::Unmapped => "unmapped",
+        }
+    }
+}
+
 /// A contiguous piece of a segment in one state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {

@@ -42,23 +42,6 @@ impl Piece {
     };
 }
 
-/// The word for a state in files and figures.
-pub const fn state_name(state: SpanState) -> &'static str {
-    match state {
-        SpanState::Live => "live",
-        SpanState::Pending => "pending",
-        SpanState::Cached => "cached",
-        SpanState::Unmapped => "unmapped",
-    }
-}
-
-/// The state with that word.
-pub fn state_named(name: &str) -> Option<SpanState> {
-    [SpanState::Live, SpanState::Pending, SpanState::Cached, SpanState::Unmapped]
-        .into_iter()
-        .find(|&state| state_name(state) == name)
-}
-
 /// The map after `event` of `trace`, on a strategy that was made for `machine` and has served nothing yet.
 pub fn peak<M: Machine>(trace: &Trace, strategy: &mut dyn Replay, mut machine: M, event: u64) -> Vec<Piece> {
     let until = trace.events.len().min(usize::try_from(event).map_or(usize::MAX, |event| event.saturating_add(1)));
@@ -122,8 +105,7 @@ mod tests {
     }
 
     fn bytes_by_state(pieces: &[Piece]) -> [u64; 4] {
-        [SpanState::Live, SpanState::Pending, SpanState::Cached, SpanState::Unmapped]
-            .map(|state| pieces.iter().filter(|piece| piece.state == state).map(|piece| piece.size).sum())
+        SpanState::ALL.map(|state| pieces.iter().filter(|piece| piece.state == state).map(|piece| piece.size).sum())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The files of a run. `docs/RESULTS.md` describes every column; a test below holds the page to it.
+//! The files of a run. `docs/RESULTS.md` describes every column; a test holds the page to it.
 //!
 //! Columns and values are written in one place, side by side, so that they cannot drift apart. The rows of a job are
 //! written at once and whole: whatever stops a run, what was done is on the disk, and nothing is there by half.
@@ -6,7 +6,7 @@
 use crate::audit::{Audit, Band, Memory, Point};
 use crate::exit::Error;
 use crate::machine::MachineFile;
-use crate::peak::{Piece, state_name};
+use crate::peak::Piece;
 use crate::replay::{Finding, Outcome};
 use crate::run::{DEVICE, Job, Pass, Report};
 use crate::timing::{Latencies, SAMPLED_EVERY, Times, median};
@@ -296,7 +296,7 @@ fn peak_row(job: &Job<'_>, piece: &Piece) -> Row {
     row.put("segment", piece.segment);
     row.put("ptr", piece.ptr);
     row.put("size_bytes", piece.size);
-    row.put("state", state_name(piece.state));
+    row.put("state", piece.state.name());
     row.put("stream", piece.stream);
     row.put("pool", piece.pool.0);
     row.put("spans", piece.spans);

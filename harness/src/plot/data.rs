@@ -1,7 +1,6 @@
 //! `timeline.csv` and `peak.csv`, read back: the columns that figures need, of the runs that are drawn.
 
 use crate::exit::Error;
-use crate::peak::state_named;
 use crate::results::no_column;
 use allocator_core::SpanState;
 use csv::StringRecord;
@@ -67,11 +66,12 @@ pub fn maps(folder: &Path, wanted: &BTreeSet<&str>) -> Result<BTreeMap<String, V
     while let Some(row) = table.next()? {
         let id = row.text(run);
         if wanted.contains(id) {
-            let state_name = row.text(state);
+            let is_named = |known: &SpanState| known.name() == row.text(state);
+            let known = SpanState::ALL.into_iter().find(is_named);
             let piece = Piece {
                 segment: row.number(segment)?,
                 size: row.number(size)?,
-                state: state_named(state_name).ok_or_else(|| row.error(state, "no state of memory"))?,
+                state: known.ok_or_else(|| row.error(state, "no state of memory"))?,
                 spans: row.number(spans)?,
             };
             maps.entry(id.to_string()).or_default().push(piece);

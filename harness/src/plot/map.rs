@@ -8,7 +8,6 @@ use super::data::Piece;
 use super::page::{Entry, Page, Result, Sample, Type, columns, legend_rows, points};
 use super::select::{Run, Selection};
 use super::style::{FAINT, Hatch, LEADING, PAGE, PAPER};
-use crate::peak::state_name;
 use crate::size::{bytes, grouped};
 use allocator_core::SpanState;
 use plotters::style::RGBColor;
@@ -34,8 +33,6 @@ const UNMAPPED: f64 = 2.5;
 const UNMAPPED_SHARE: f64 = 0.1;
 /// Blocks that are wider than this are told apart.
 const VISIBLE: f64 = 1.2;
-
-const STATES: [SpanState; 4] = [SpanState::Live, SpanState::Pending, SpanState::Cached, SpanState::Unmapped];
 
 /// Dark is in use, light is not.
 fn look(state: SpanState) -> (RGBColor, Hatch) {
@@ -90,7 +87,7 @@ pub fn figure(selection: &Selection, workload: usize, maps: &Maps, width: Width)
         .collect();
 
     let used = |state| shown.iter().any(|(.., pieces)| pieces.iter().any(|piece| piece.state == state));
-    let entries: Vec<Entry> = STATES
+    let entries: Vec<Entry> = SpanState::ALL
         .into_iter()
         .filter(|state| used(*state))
         .map(|state| {
@@ -98,7 +95,7 @@ pub fn figure(selection: &Selection, workload: usize, maps: &Maps, width: Width)
             let wire = state == SpanState::Unmapped;
             Entry {
                 sample: if wire { Sample::Wire(color) } else { Sample::Area(color, hatch) },
-                label: if wire { "unmapped (not to scale)".to_string() } else { state_name(state).to_string() },
+                label: if wire { "unmapped (not to scale)".to_string() } else { state.name().to_string() },
             }
         })
         .collect();
@@ -198,7 +195,7 @@ fn lay_out(pieces: &[Piece], width: f64, per_line: u64) -> Vec<Mark> {
 fn draw(page: &Page, marks: &[Mark], left: f64, top: f64) -> Result<()> {
     let above = |mark: &Mark| top + mark.line as f64 * PITCH;
     // State by state: shapes of one look make one path.
-    for state in STATES {
+    for state in SpanState::ALL {
         let (color, hatch) = look(state);
         for mark in marks.iter().filter(|mark| mark.state == state) {
             let (y, from, to) = (above(mark), left + mark.from, left + mark.to);
