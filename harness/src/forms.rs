@@ -3,13 +3,10 @@
 //! Programs want exact numbers and people do not, so a page carries its figures twice.
 
 use crate::exit::Error;
+use crate::output::{BOLD, RED, RESET, YELLOW};
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
-const BOLD: &str = "\x1b[1m";
-const RED: &str = "\x1b[31m";
-const YELLOW: &str = "\x1b[33m";
-const RESET: &str = "\x1b[0m";
 /// Between columns of text.
 const GAP: &str = "  ";
 
@@ -109,7 +106,7 @@ struct Widths {
 
 impl Table {
     /// What does not fit beside the names follows below, under the names again.
-    fn text(&self, width: Option<usize>) -> String {
+    pub(crate) fn text(&self, width: Option<usize>) -> String {
         let is_marked = self.rows.iter().flatten().any(|item| item.style == Style::Best);
         let widths: Vec<Widths> = (0..self.head.len()).map(|column| self.widths(column, is_marked)).collect();
         let limit = width.unwrap_or(usize::MAX);

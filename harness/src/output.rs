@@ -7,6 +7,15 @@ use crate::exit::Error;
 use std::fmt::Arguments;
 use std::io::{BufWriter, StdoutLock, Write};
 
+/// What ends every other escape code. They are written always, and taken out where nobody sees colours.
+pub(crate) const RESET: &str = "\x1b[0m";
+/// For what is best, and for headings.
+pub(crate) const BOLD: &str = "\x1b[1m";
+/// For bad news.
+pub(crate) const YELLOW: &str = "\x1b[33m";
+/// For worse news.
+pub(crate) const RED: &str = "\x1b[31m";
+
 /// Writes a line to standard error, without what a file's name or a trace could do to a terminal.
 pub fn complain(line: Arguments<'_>) {
     let line = line.to_string();

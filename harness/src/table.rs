@@ -1,21 +1,16 @@
 //! The table that people read after a run: at most 80 columns, the worst news in colour.
 //!
-//! Everything in it is computed from what the files hold. Escape codes are written always and taken out on the way to
-//! a file, a pipe or a terminal without colours.
+//! Everything in it is computed from what the files hold.
 
+use crate::forms::{Item, Table};
+use crate::output::{BOLD, RED, RESET, YELLOW};
 use crate::replay::Outcome;
 use crate::run::{Job, Report};
 use crate::size::{bytes, counted, excess, grouped, nanoseconds, percent};
 use crate::timing::median;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use hdrhistogram::Histogram;
 use std::fmt::Write;
 use workload_gen::plain;
-
-const BOLD: &str = "\x1b[1m";
-const RED: &str = "\x1b[31m";
-const YELLOW: &str = "\x1b[33m";
-const RESET: &str = "\x1b[0m";
 
 /// Memory figures of all jobs, grouped by workload. Empty if nothing was audited.
 pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
@@ -87,27 +82,26 @@ fn grouped_table(
     if rows.iter().all(Option::is_none) {
         return String::new();
     }
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.to_vec());
-    for (job, row) in jobs.iter().zip(rows) {
+    let rows = jobs.iter().zip(rows).map(|(job, row)| {
         let mut cells = row.unwrap_or_default();
         cells.insert(0, job.strategy.entry.name.to_string());
         cells.resize(header.len(), String::new());
-        table.add_row(cells);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+        cells.into_iter().map(Item::plain).collect()
+    });
+    let head = header.iter().map(|name| vec![name.to_string()]);
+    let table = Table { head: head.collect(), rows: rows.collect() }.text(None);
     let mut lines = table.lines();
-    let mut text = format!("  {}   outcome\n", lines.next().unwrap_or_default());
+    let head = lines.next().unwrap_or_default();
+    // Rows may end early, in blanks; the head never does.
+    let width = head.chars().count();
+    let mut text = format!("   {head}    outcome\n");
     let mut workload = "";
     for ((job, report), line) in jobs.iter().zip(reports).zip(lines) {
         if workload != job.workload.name {
             workload = &job.workload.name;
             let _ = writeln!(text, "{BOLD}{workload}{RESET}  {}", title(job));
         }
-        let _ = writeln!(text, "  {line}   {}", outcome(report));
+        let _ = writeln!(text, "   {line:width$}    {}", outcome(report));
     }
     text
 }
