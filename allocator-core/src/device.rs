@@ -19,6 +19,8 @@ pub struct DeviceInfo {
     pub granularity: u64,
     /// Whether the virtual-memory calls (`reserve` to `unmap`) work.
     pub virtual_memory: bool,
+    /// Whether the stream-ordered calls (`malloc_async` to `configure_async`) work.
+    pub stream_ordered: bool,
 }
 
 /// A point in a stream's order: everything queued on `stream` up to here.
@@ -52,6 +54,19 @@ pub struct MemoryInfo {
     pub free: u64,
     /// Bytes of the device.
     pub total: u64,
+}
+
+/// How the driver's stream-ordered pool treats memory that came back, as `cuMemPoolSetAttribute` takes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AsyncSettings {
+    /// Bytes that the pool may keep when the host waits for a stream or the device; more goes back to the device.
+    pub release_threshold: u64,
+    /// A stream may get memory that was freed on another one that it was made to wait for since.
+    pub follow_event_dependencies: bool,
+    /// A stream may get memory whose free on another stream happens to be over.
+    pub opportunistic: bool,
+    /// The driver may make a stream wait for another one's free, rather than take new memory.
+    pub internal_dependencies: bool,
 }
 
 /// The calls a strategy may make. Object safe; optional calls answer [`DeviceError::Unsupported`].
@@ -100,6 +115,31 @@ pub trait Device {
     fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
         let _ = (va, size);
         Err(DeviceError::Unsupported(CallKind::Unmap))
+    }
+
+    /// `cuMemAllocFromPoolAsync`: `size` > 0 bytes of the driver's own pool, for use on `stream` from here on.
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        let _ = (size, stream);
+        Err(DeviceError::Unsupported(CallKind::MallocAsync))
+    }
+
+    /// `cuMemFreeAsync` of an address that [`Device::malloc_async`] returned: it goes back to the pool when `stream` has
+    /// come to this point.
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        let _ = (ptr, stream);
+        Err(DeviceError::Unsupported(CallKind::FreeAsync))
+    }
+
+    /// `cuMemPoolTrimTo`: the pool gives memory that nobody uses back to the device, until it holds at most `keep` bytes.
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        let _ = keep;
+        Err(DeviceError::Unsupported(CallKind::TrimAsync))
+    }
+
+    /// Changes the pool's settings.
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        let _ = settings;
+        Err(DeviceError::Unsupported(CallKind::MallocAsync))
     }
 
     /// Marks a point in a stream (`cudaEventRecord`).
@@ -154,11 +194,17 @@ pub enum CallKind {
     Sync,
     /// [`Device::memory_info`]
     MemoryInfo,
+    /// [`Device::malloc_async`]
+    MallocAsync,
+    /// [`Device::free_async`]
+    FreeAsync,
+    /// [`Device::trim_async`]
+    TrimAsync,
 }
 
 impl CallKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [CallKind; 13] = [
+    pub const ALL: [CallKind; 16] = [
         CallKind::Malloc,
         CallKind::Free,
         CallKind::Reserve,
@@ -172,6 +218,9 @@ impl CallKind {
         CallKind::OrderAfter,
         CallKind::Sync,
         CallKind::MemoryInfo,
+        CallKind::MallocAsync,
+        CallKind::FreeAsync,
+        CallKind::TrimAsync,
     ];
 
     /// The name used in columns and profiles.
@@ -190,7 +239,37 @@ impl CallKind {
             CallKind::OrderAfter => "order_after",
             CallKind::Sync => "sync",
             CallKind::MemoryInfo => "memory_info",
+            CallKind::MallocAsync => "malloc_async",
+            CallKind::FreeAsync => "free_async",
+            CallKind::TrimAsync => "trim_async",
         }
+    }
+
+    /// The driver functions behind it.
+    pub const fn driver_call(self) -> &'static str {
+        match self {
+            CallKind::Malloc => "cuMemAlloc",
+            CallKind::Free => "cuMemFree",
+            CallKind::Reserve => "cuMemAddressReserve",
+            CallKind::Unreserve => "cuMemAddressFree",
+            CallKind::Create => "cuMemCreate",
+            CallKind::Release => "cuMemRelease",
+            CallKind::Map => "cuMemMap or cuMemSetAccess",
+            CallKind::Unmap => "cuMemUnmap",
+            CallKind::Fence => "cuEventRecord",
+            CallKind::Poll => "cuEventQuery",
+            CallKind::OrderAfter => "cuStreamWaitEvent",
+            CallKind::Sync => "cuCtxSynchronize",
+            CallKind::MemoryInfo => "cuMemGetInfo",
+            CallKind::MallocAsync => "cuMemAllocFromPoolAsync",
+            CallKind::FreeAsync => "cuMemFreeAsync",
+            CallKind::TrimAsync => "cuMemPoolTrimTo",
+        }
+    }
+
+    /// Whether the call takes memory or addresses from the driver or gives them back.
+    pub const fn moves_memory(self) -> bool {
+        !matches!(self, CallKind::Fence | CallKind::Poll | CallKind::OrderAfter | CallKind::Sync | CallKind::MemoryInfo)
     }
 }
 

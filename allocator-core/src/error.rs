@@ -20,13 +20,22 @@ pub enum DeviceError {
     #[error("invalid arguments in {0}")]
     Invalid(CallKind),
     /// The driver answered with an error code.
-    #[error("{call} failed with driver error {code}")]
+    #[error("{} failed: {}", .call.driver_call(), driver_text(*.code))]
     Driver {
         /// The call that failed.
         call: CallKind,
         /// The driver's `CUresult`.
         code: i32,
     },
+}
+
+/// The driver's words for one of its codes.
+fn driver_text(code: i32) -> String {
+    #[cfg(feature = "cuda")]
+    if let Some(text) = crate::cuda::describe(code) {
+        return text;
+    }
+    format!("driver error {code}")
 }
 
 /// Why an allocation was refused.

@@ -1,6 +1,6 @@
 //! A device whose calls fail on command, to see whether strategies survive it.
 
-use crate::device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
+use crate::device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 use crate::error::DeviceError;
 use crate::request::StreamId;
 
@@ -129,6 +129,22 @@ impl<D: Device> Device for FaultDevice<D> {
 
     fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
         self.attempt(CallKind::Unmap)?.unmap(va, size)
+    }
+
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        self.attempt(CallKind::MallocAsync)?.malloc_async(size, stream)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        self.attempt(CallKind::FreeAsync)?.free_async(ptr, stream)
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        self.attempt(CallKind::TrimAsync)?.trim_async(keep)
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        self.inner.configure_async(settings)
     }
 
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {

@@ -7,6 +7,8 @@
 
 pub mod adapt;
 pub mod conformance;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod device;
 mod error;
 mod faults;
@@ -20,7 +22,7 @@ mod strategy;
 mod toy;
 mod virtual_range;
 
-pub use device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
+pub use device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 pub use error::{AllocError, ConfigError, ControlError, DeviceError, FreeError, FreeFailure};
 pub use faults::FaultDevice;
 pub use request::{Block, PoolId, Request, StreamId};

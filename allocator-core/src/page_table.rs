@@ -85,8 +85,8 @@ impl PageTable {
         Some(end - va)
     }
 
-    /// Unmaps a range that consists of whole mappings; how many they were.
-    pub(crate) fn unmap(&mut self, va: u64, size: u64) -> Option<u64> {
+    /// The mappings that a range consists of; `None` if it does not consist of whole ones.
+    fn whole(&self, va: u64, size: u64) -> Option<Vec<(u64, Handle)>> {
         let end = va.checked_add(size)?;
         let mut at = va;
         let mut found = Vec::new();
@@ -97,9 +97,18 @@ impl PageTable {
             at += mapping.size;
             found.push((start, mapping.handle));
         }
-        if found.is_empty() || at != end {
-            return None;
-        }
+        (!found.is_empty() && at == end).then_some(found)
+    }
+
+    /// How many mappings a range consists of.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn mappings(&self, va: u64, size: u64) -> Option<u64> {
+        self.whole(va, size).map(|found| found.len() as u64)
+    }
+
+    /// Unmaps a range that consists of whole mappings; how many they were.
+    pub(crate) fn unmap(&mut self, va: u64, size: u64) -> Option<u64> {
+        let found = self.whole(va, size)?;
         for &(start, handle) in &found {
             self.mappings.remove(&start);
             if let Some(physical) = self.physical.get_mut(&handle) {

@@ -4,7 +4,7 @@
 //! logged answers, makes the same device calls again, anywhere and without the first device; where it does not, the
 //! first call that differs is known.
 
-use crate::device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
+use crate::device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 use crate::error::DeviceError;
 use crate::holdings::Holdings;
 use crate::request::StreamId;
@@ -40,6 +40,14 @@ pub enum Call {
     Sync { what: Sync },
     /// [`Device::memory_info`]
     MemoryInfo,
+    /// [`Device::malloc_async`]
+    MallocAsync { size: u64, stream: StreamId },
+    /// [`Device::free_async`]
+    FreeAsync { ptr: u64, stream: StreamId },
+    /// [`Device::trim_async`]
+    TrimAsync { keep: u64 },
+    /// [`Device::configure_async`]
+    ConfigureAsync { settings: AsyncSettings },
     /// [`Device::retired`]
     Retired { ptr: u64 },
 }
@@ -49,7 +57,7 @@ pub enum Call {
 pub enum Answer {
     /// That it is done.
     Done,
-    /// The address that [`Call::Malloc`] or [`Call::Reserve`] got.
+    /// The address that [`Call::Malloc`], [`Call::Reserve`] or [`Call::MallocAsync`] got.
     Address(u64),
     /// What [`Call::Create`] got.
     Handle(Handle),
@@ -189,6 +197,26 @@ impl<D: Device> Device for LogDevice<D> {
     fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
         let outcome = self.inner.unmap(va, size);
         self.log_done(Call::Unmap { va, size }, outcome)
+    }
+
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        let outcome = self.inner.malloc_async(size, stream);
+        self.log(Call::MallocAsync { size, stream }, outcome, Answer::Address)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        let outcome = self.inner.free_async(ptr, stream);
+        self.log_done(Call::FreeAsync { ptr, stream }, outcome)
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        let outcome = self.inner.trim_async(keep);
+        self.log_done(Call::TrimAsync { keep }, outcome)
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        let outcome = self.inner.configure_async(settings);
+        self.log_done(Call::ConfigureAsync { settings }, outcome)
     }
 
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {
@@ -367,6 +395,29 @@ impl Device for ScriptDevice {
         let mappings = if outcome.is_ok() { self.held.unmap(va, size) } else { 1 };
         self.count(CallKind::Unmap, mappings);
         outcome
+    }
+
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        self.count(CallKind::MallocAsync, 1);
+        let ptr = self.ask(Call::MallocAsync { size, stream }, address)?;
+        self.held.malloc(ptr, size);
+        Ok(ptr)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        self.count(CallKind::FreeAsync, 1);
+        self.ask(Call::FreeAsync { ptr, stream }, done)?;
+        self.held.free(ptr);
+        Ok(())
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        self.count(CallKind::TrimAsync, 1);
+        self.ask(Call::TrimAsync { keep }, done)
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        self.ask(Call::ConfigureAsync { settings }, done)
     }
 
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {

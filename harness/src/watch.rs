@@ -5,7 +5,10 @@
 
 use crate::backing::Backing;
 use crate::streams::Streams;
-use allocator_core::{Device, DeviceError, DeviceInfo, Fence, Handle, Machine, MemoryInfo, StreamId, Sync, Usage};
+use allocator_core::Usage;
+use allocator_core::{
+    AsyncSettings, Device, DeviceError, DeviceInfo, Fence, Handle, Machine, MemoryInfo, StreamId, Sync,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -120,6 +123,30 @@ impl<M: Machine> Device for Watch<M> {
         Ok(())
     }
 
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        let ptr = self.machine.malloc_async(size, stream)?;
+        self.backing.allocated(ptr, size);
+        self.refresh();
+        Ok(ptr)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        self.machine.free_async(ptr, stream)?;
+        self.backing.remove(ptr, ptr + 1);
+        self.refresh();
+        Ok(())
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        self.machine.trim_async(keep)?;
+        self.refresh();
+        Ok(())
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        self.machine.configure_async(settings)
+    }
+
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {
         let fence = self.machine.fence(stream)?;
         self.streams().fence(fence)?;
@@ -137,6 +164,8 @@ impl<M: Machine> Device for Watch<M> {
 
     fn sync(&mut self, what: Sync) -> Result<(), DeviceError> {
         self.machine.sync(what)?;
+        // A stream-ordered pool gives memory back here.
+        self.refresh();
         self.streams().sync(what)
     }
 

@@ -1,6 +1,6 @@
 //! A memory limit for strategies that have none of their own.
 
-use crate::device::{Device, DeviceInfo, Fence, Handle, MemoryInfo, Sync};
+use crate::device::{AsyncSettings, Device, DeviceInfo, Fence, Handle, MemoryInfo, Sync};
 use crate::error::{AllocError, ControlError, DeviceError, FreeError};
 use crate::holdings::Holdings;
 use crate::request::{Block, Request, StreamId};
@@ -143,6 +143,28 @@ impl Device for Limited<'_> {
         self.dev.unmap(va, size)?;
         self.held.unmap(va, size);
         Ok(())
+    }
+
+    /// What the pool holds beyond its live blocks is the driver's, and not counted.
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        self.check(size)?;
+        let ptr = self.dev.malloc_async(size, stream)?;
+        self.held.malloc(ptr, size);
+        Ok(ptr)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        self.dev.free_async(ptr, stream)?;
+        self.held.free(ptr);
+        Ok(())
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        self.dev.trim_async(keep)
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        self.dev.configure_async(settings)
     }
 
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {

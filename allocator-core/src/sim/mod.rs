@@ -125,7 +125,13 @@ fn covers(pieces: impl Iterator<Item = (u64, u64)>, from: u64, to: u64) -> bool 
 
 impl Device for SimDevice {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { total: self.capacity, alignment: arena::STEP, granularity: arena::PAGE, virtual_memory: true }
+        DeviceInfo {
+            total: self.capacity,
+            alignment: arena::STEP,
+            granularity: arena::PAGE,
+            virtual_memory: true,
+            stream_ordered: false,
+        }
     }
 
     fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {

@@ -84,6 +84,8 @@ impl Profile {
             CallKind::OrderAfter => self.order_after,
             CallKind::Sync => self.sync,
             CallKind::MemoryInfo => self.memory_info,
+            // Not on this device.
+            CallKind::MallocAsync | CallKind::FreeAsync | CallKind::TrimAsync => Cost::flat(0),
         }
     }
 }

@@ -161,7 +161,13 @@ impl<'a> Playback<'a> {
 
 impl Device for Playback<'_> {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { total: self.total, alignment: 512, granularity: 2 << 20, virtual_memory: true }
+        DeviceInfo {
+            total: self.total,
+            alignment: 512,
+            granularity: 2 << 20,
+            virtual_memory: true,
+            stream_ordered: false,
+        }
     }
 
     fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {
