@@ -309,3 +309,100 @@ pub trait Machine: Device {
     /// The counters.
     fn usage(&self) -> Usage;
 }
+
+/// A device whose kind is known at run time only.
+impl<M: Machine + ?Sized> Device for Box<M> {
+    fn info(&self) -> DeviceInfo {
+        (**self).info()
+    }
+
+    fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {
+        (**self).malloc(size)
+    }
+
+    fn free(&mut self, ptr: u64) -> Result<(), DeviceError> {
+        (**self).free(ptr)
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
+        (**self).reserve(size)
+    }
+
+    fn unreserve(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
+        (**self).unreserve(va, size)
+    }
+
+    fn create(&mut self, size: u64) -> Result<Handle, DeviceError> {
+        (**self).create(size)
+    }
+
+    fn release(&mut self, handle: Handle) -> Result<(), DeviceError> {
+        (**self).release(handle)
+    }
+
+    fn map(&mut self, va: u64, handles: &[Handle]) -> Result<(), DeviceError> {
+        (**self).map(va, handles)
+    }
+
+    fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
+        (**self).unmap(va, size)
+    }
+
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        (**self).malloc_async(size, stream)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        (**self).free_async(ptr, stream)
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        (**self).trim_async(keep)
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        (**self).configure_async(settings)
+    }
+
+    fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {
+        (**self).fence(stream)
+    }
+
+    fn poll(&mut self, fence: Fence) -> Result<bool, DeviceError> {
+        (**self).poll(fence)
+    }
+
+    fn order_after(&mut self, stream: StreamId, fence: Fence) -> Result<(), DeviceError> {
+        (**self).order_after(stream, fence)
+    }
+
+    fn sync(&mut self, what: Sync) -> Result<(), DeviceError> {
+        (**self).sync(what)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, DeviceError> {
+        (**self).memory_info()
+    }
+
+    fn retired(&mut self, ptr: u64) {
+        (**self).retired(ptr)
+    }
+}
+
+impl<M: Machine + ?Sized> Machine for Box<M> {
+    fn work(&mut self, stream: StreamId, ns: u64) -> Result<(), DeviceError> {
+        (**self).work(stream, ns)
+    }
+
+    fn host_work(&mut self, ns: u64) {
+        (**self).host_work(ns)
+    }
+
+    fn complete(&mut self, ticket: u32) {
+        (**self).complete(ticket)
+    }
+
+    fn usage(&self) -> Usage {
+        (**self).usage()
+    }
+}
