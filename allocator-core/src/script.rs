@@ -124,21 +124,6 @@ impl<D> LogDevice<D> {
         &self.steps
     }
 
-    /// Takes the log so far and starts a new one.
-    pub fn take_steps(&mut self) -> Vec<Step> {
-        std::mem::take(&mut self.steps)
-    }
-
-    /// The device inside.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    /// The device inside, without the log.
-    pub fn into_inner(self) -> D {
-        self.inner
-    }
-
     fn log<T: Copy>(
         &mut self,
         call: Call,

@@ -56,14 +56,4 @@ impl<S: Strategy> AddressIndex<S> {
     pub fn control(&mut self, dev: &mut dyn Device, what: Control<'_>) -> Result<(), ControlError> {
         self.inner.control(dev, what)
     }
-
-    /// The strategy.
-    pub fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// The strategy. Blocks that it hands out or takes back behind this wrapper are not known here.
-    pub fn inner_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
 }

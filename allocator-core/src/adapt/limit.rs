@@ -23,16 +23,6 @@ impl<S: Strategy> Limit<S> {
         Limit { inner, limit, held: Holdings::default() }
     }
 
-    /// The limit in force.
-    pub fn limit(&self) -> Option<u64> {
-        self.limit
-    }
-
-    /// The strategy.
-    pub fn inner(&self) -> &S {
-        &self.inner
-    }
-
     fn parts<'a>(&'a mut self, dev: &'a mut dyn Device) -> (&'a mut S, Limited<'a>) {
         (&mut self.inner, Limited { dev, limit: self.limit.unwrap_or(u64::MAX), held: &mut self.held })
     }

@@ -113,7 +113,7 @@ impl Rule {
     }
 
     /// The name of the rule and of its test.
-    pub const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Rule::ZeroSize => "zero_size",
             Rule::Alignment => "alignment",

@@ -34,7 +34,7 @@ fn run(dev: &mut dyn Machine, program: &[u64]) -> (Vec<Result<u64, AllocError>>,
 fn recording() -> (DeviceInfo, Vec<Step>, Vec<Result<u64, AllocError>>, Usage) {
     let mut log = LogDevice::new(SimDevice::new(48 * MIB));
     let (decisions, usage) = run(&mut log, &PROGRAM);
-    (log.info(), log.take_steps(), decisions, usage)
+    (log.info(), log.steps().to_vec(), decisions, usage)
 }
 
 #[test]

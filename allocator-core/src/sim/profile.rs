@@ -69,7 +69,7 @@ pub struct Profile {
 
 impl Profile {
     /// The cost of a kind of call.
-    pub fn cost(&self, kind: CallKind) -> Cost {
+    pub(crate) fn cost(&self, kind: CallKind) -> Cost {
         match kind {
             CallKind::Malloc => self.malloc,
             CallKind::Free => self.free,

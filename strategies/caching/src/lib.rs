@@ -37,4 +37,4 @@ pub use engine::Caching;
 pub use params::Params;
 pub use rules::{Rules, Torch211};
 pub use settings::Settings;
-pub use stats::{Stat, Stats};
+pub use stats::Stats;

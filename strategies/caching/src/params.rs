@@ -45,7 +45,7 @@ impl Default for Params {
 impl Params {
     /// The settings that these parameters mean. There is one grammar: options given one by one are written as
     /// PyTorch would write them, behind `conf`.
-    pub fn settings(&self) -> Result<Settings, ConfigError> {
+    pub(crate) fn settings(&self) -> Result<Settings, ConfigError> {
         let default = Params::default();
         let mut text = self.conf.clone();
         let mut add = |key: &str, value: String| {

@@ -74,7 +74,7 @@ impl Hot {
 
 /// The four figures of one statistic.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Stat {
+pub(crate) struct Stat {
     /// Now.
     pub current: i64,
     /// Highest value so far.
@@ -324,7 +324,7 @@ impl Stats {
     }
 
     /// The statistic of that name for both pools, the small and the large one. The names are PyTorch's.
-    pub fn get(&self, name: &str) -> Option<[Stat; 3]> {
+    pub(crate) fn get(&self, name: &str) -> Option<[Stat; 3]> {
         let stat = match name {
             "allocation" => self.hot_stat(COUNT),
             "allocated_bytes" => self.hot_stat(BYTES),
@@ -340,8 +340,8 @@ impl Stats {
         Some(stat.0)
     }
 
-    /// A statistic that is not kept by pool, or a counter as a value that only grew.
-    pub fn get_single(&self, name: &str) -> Option<Stat> {
+    /// A statistic that is not kept by pool.
+    pub(crate) fn get_single(&self, name: &str) -> Option<Stat> {
         match name {
             "oversize_allocations" => Some(self.oversize_allocations),
             "oversize_segments" => Some(self.oversize_segments),
@@ -350,7 +350,7 @@ impl Stats {
     }
 
     /// A plain counter.
-    pub fn counter(&self, name: &str) -> Option<i64> {
+    fn counter(&self, name: &str) -> Option<i64> {
         Some(match name {
             "num_alloc_retries" => self.num_alloc_retries,
             "num_ooms" => self.num_ooms,
@@ -363,7 +363,7 @@ impl Stats {
     }
 
     /// Visits all 122 keys of `memory_stats()` in ascending order.
-    pub fn visit(&self, visit: &mut dyn FnMut(&str, i64)) {
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&str, i64)) {
         let mut all: Vec<(String, i64)> = Vec::with_capacity(122);
         let fields = |stat: Stat| {
             [("current", stat.current), ("peak", stat.peak), ("allocated", stat.allocated), ("freed", stat.freed)]

@@ -1,6 +1,9 @@
 //! What is special about `direct`: a driver call per request, and not a byte more than was asked for.
 
-use allocator_core::{AllocError, CallKind, Device, Machine, PoolId, Request, SimDevice, Strategy, StreamId};
+use allocator_core::{
+    AllocError, CallKind, Device, DeviceError, FaultDevice, FreeFailure, Machine, PoolId, Request, SimDevice, Strategy,
+    StreamId,
+};
 use strategy_direct::Direct;
 
 const A: StreamId = StreamId(0);
@@ -42,6 +45,19 @@ fn a_free_neither_hangs_on_a_ticket_nor_ends_it() {
     assert_eq!(dev.poll(others), Ok(false), "only the recording ends a ticket");
     dev.complete(0);
     assert_eq!(dev.poll(others), Ok(true));
+}
+
+#[test]
+fn a_call_that_fails_changes_nothing() {
+    let error = DeviceError::Driver { call: CallKind::Free, code: 999 };
+    let dev = FaultDevice::new(SimDevice::new(1 << 30)).fail_nth(CallKind::Malloc, 1, DeviceError::OutOfMemory);
+    let (mut dev, mut direct) = (dev.fail_nth(CallKind::Free, 1, error), Direct::default());
+    assert_eq!(direct.allocate(&mut dev, Request::new(512, A)), Err(AllocError::OutOfMemory));
+    let block = direct.allocate(&mut dev, Request::new(512, A)).unwrap();
+    let refused = direct.free(&mut dev, block).unwrap_err();
+    assert_eq!((refused.reason, dev.usage().reserved), (FreeFailure::Device(error), 512));
+    direct.free(&mut dev, refused.block).unwrap();
+    assert_eq!(dev.usage().reserved, 0);
 }
 
 #[test]
