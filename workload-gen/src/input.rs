@@ -71,12 +71,12 @@ impl<'a> Input<'a> {
     }
 
     /// What errors call it.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether it is decompressed.
-    pub fn compressed(&self) -> bool {
+    pub(crate) fn compressed(&self) -> bool {
         self.compressed
     }
 

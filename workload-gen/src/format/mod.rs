@@ -13,7 +13,7 @@ pub use read::{open, read, read_input};
 pub use write::{save, save_with_level, write};
 
 /// The first line of every trace.
-pub const FIRST_LINE: &str = "gpu-alloc-trace 1";
+pub(crate) const FIRST_LINE: &str = "gpu-alloc-trace 1";
 
 #[cfg(test)]
 mod tests;

@@ -19,13 +19,11 @@ pub struct Sidecar {
     pub total: Option<u64>,
     /// `torch.cuda.memory_stats()` at the end.
     pub stats: BTreeMap<String, i64>,
-    /// The error that ended the recording, if one did.
-    pub error: Option<String>,
 }
 
 impl Sidecar {
     /// Where the sidecar of a snapshot would be.
-    pub fn path_beside(snapshot: &Path) -> PathBuf {
+    fn path_beside(snapshot: &Path) -> PathBuf {
         let mut path = snapshot.to_path_buf();
         for suffixes in [["zst", "gz"], ["pickle", "pkl"]] {
             if path.extension().is_some_and(|suffix| suffixes.iter().any(|known| suffix == *known)) {
