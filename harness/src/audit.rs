@@ -9,7 +9,7 @@ use allocator_core::{CallKind, Machine, Strategy, Usage};
 use workload_gen::{Event, Trace};
 
 /// Points of a timeline at most.
-pub const TIMELINE_POINTS: u64 = 2000;
+const TIMELINE_POINTS: u64 = 2000;
 
 /// What a run did, in exact figures.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -83,7 +83,7 @@ pub struct Point {
 
 impl Point {
     /// A bucket without events yet.
-    pub fn new(event: u64) -> Point {
+    pub(crate) fn new(event: u64) -> Point {
         let none = Band::EMPTY;
         let (events, end_ns) = (0, 0);
         Point { event, events, end_ns, reserved: none, device_used: none, requested: none, load: none, pending: none }
@@ -99,13 +99,13 @@ pub struct Audit {
     pub timeline: Vec<Point>,
     /// What went wrong, if anything.
     pub finding: Option<Finding>,
-    /// See [`Tape::failed_allocs`].
+    /// Allocations refused for want of memory.
     pub failed_allocs: u64,
-    /// See [`Tape::skipped_events`].
+    /// Events on blocks whose allocation was refused.
     pub skipped_events: u64,
-    /// See [`Tape::pool_fallbacks`].
+    /// Allocations served from the default pool because the strategy has no private pools.
     pub pool_fallbacks: u64,
-    /// See [`Tape::unsupported_controls`].
+    /// Control calls that the strategy does not have.
     pub unsupported_controls: u64,
 }
 

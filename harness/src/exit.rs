@@ -70,7 +70,7 @@ impl Error {
     }
 
     /// `path` cannot be read.
-    pub fn unreadable(path: &Path, why: impl Display) -> Error {
+    pub(crate) fn unreadable(path: &Path, why: impl Display) -> Error {
         Error::Unreadable(format!("cannot read {}: {why}", plain_path(path)))
     }
 

@@ -27,38 +27,38 @@ pub enum Form {
 #[derive(Clone, Debug)]
 pub struct Page {
     /// What the table shows, in lines.
-    pub title: String,
+    pub(crate) title: String,
     /// The table for people.
-    pub table: Table,
+    pub(crate) table: Table,
     /// What a reader has to know beside it; each ends its line.
-    pub notes: String,
+    pub(crate) notes: String,
     /// The table for programs, its head first.
-    pub records: Vec<Vec<String>>,
+    pub(crate) records: Vec<Vec<String>>,
 }
 
 /// The table for people. The first column names the rows and stands left, all others stand right.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub(crate) struct Table {
     /// The lines of each column's head.
-    pub head: Vec<Vec<String>>,
+    pub(crate) head: Vec<Vec<String>>,
     /// The rows, each as long as the head.
-    pub rows: Vec<Vec<Item>>,
+    pub(crate) rows: Vec<Vec<Item>>,
 }
 
 /// What stands in a cell.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub(crate) struct Item {
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
     /// How many times the reference it is, such as `1.59`.
-    pub ratio: Option<String>,
+    pub(crate) ratio: Option<String>,
     /// How it stands out.
-    pub style: Style,
+    pub(crate) style: Style,
 }
 
 /// How an item stands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Style {
+pub(crate) enum Style {
     /// It does not.
     Plain,
     /// As the best: in bold print, and marked where there may be none.
@@ -71,7 +71,7 @@ pub enum Style {
 
 impl Item {
     /// A text that does not stand out.
-    pub fn plain(text: impl Into<String>) -> Item {
+    pub(crate) fn plain(text: impl Into<String>) -> Item {
         Item { text: text.into(), ratio: None, style: Style::Plain }
     }
 }

@@ -15,13 +15,13 @@ use workload_gen::plain;
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// What the figures are.
-    pub metric: Metric,
+    pub(crate) metric: Metric,
     /// The names of the rows.
-    pub workloads: Vec<String>,
+    pub(crate) workloads: Vec<String>,
     /// The names of the columns.
     pub strategies: Vec<Label>,
     /// By row, then by column.
-    pub cells: Vec<Vec<Cell>>,
+    pub(crate) cells: Vec<Vec<Cell>>,
     /// The files that measured figures come from.
     pub measured_in: BTreeSet<String>,
 }
@@ -106,12 +106,12 @@ impl Grid {
     }
 
     /// The best figure of a row.
-    pub fn best(&self, row: usize) -> Option<&Figure> {
+    pub(crate) fn best(&self, row: usize) -> Option<&Figure> {
         self.figures(row).min_by(|one, other| self.metric.order(one, other))
     }
 
     /// The figures of a row.
-    pub fn figures(&self, row: usize) -> impl Iterator<Item = &Figure> {
+    pub(crate) fn figures(&self, row: usize) -> impl Iterator<Item = &Figure> {
         self.cells[row].iter().filter_map(Cell::figure)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A run takes a [workload](load) and a [strategy](registry), [replays](replay) one on the other, once to
 //! [audit](mod@audit) what memory it took and whether every address was right, and some more times to see how
-//! [long](timing) the strategy's own code takes, and [records](record) the result. What was recorded is [read](results)
+//! long the strategy's own code takes, and [records](record) the result. What was recorded is [read](results)
 //! again to be [compared](compare) and [ranked](rank) by a [metric].
 
 pub mod audit;
@@ -13,15 +13,15 @@ pub mod fidelity;
 pub mod filter;
 pub mod forms;
 pub mod grid;
-pub mod hash;
+mod hash;
 pub mod load;
 pub mod machine;
 pub mod metric;
-pub mod null;
+mod null;
 pub mod output;
-pub mod peak;
+mod peak;
 pub mod plot;
-pub mod progress;
+mod progress;
 pub mod rank;
 pub mod record;
 pub mod registry;
@@ -32,5 +32,5 @@ mod shadow;
 pub mod size;
 mod streams;
 pub mod table;
-pub mod timing;
+mod timing;
 mod watch;

@@ -16,7 +16,7 @@ pub struct Workload {
     pub name: String,
     /// What it does. It was checked: a replay can rely on its slots and texts.
     pub trace: Trace,
-    /// See [`hash::of_trace`].
+    /// The hash of its events.
     pub hash: String,
 }
 

@@ -7,31 +7,31 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The version of the result files. A reader refuses a higher one.
-pub const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// The contents of `machine.toml`. Unknown is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MachineFile {
-    /// See [`FORMAT`].
-    pub format: u32,
+    /// The version of the result files.
+    format: u32,
     /// The version of this program.
-    pub harness: &'static str,
+    harness: &'static str,
     /// The revision it was built from.
-    pub revision: &'static str,
+    revision: &'static str,
     /// `release` or `debug`. Times of a debug build say nothing.
-    pub build: &'static str,
+    build: &'static str,
     /// The command line.
-    pub command: Vec<String>,
+    command: Vec<String>,
     /// The start, in UTC, as RFC 3339 writes it.
-    pub date: String,
+    date: String,
     /// The processor.
-    pub cpu: String,
+    cpu: String,
     /// How many threads it runs at once.
-    pub cpus: usize,
+    cpus: usize,
     /// Operating system and architecture.
-    pub platform: String,
+    platform: String,
     /// The kernel's release.
-    pub kernel: String,
+    kernel: String,
 }
 
 impl MachineFile {

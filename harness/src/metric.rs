@@ -97,7 +97,7 @@ const fn metric(name: &'static str, column: &'static str, about: &'static str, u
 
 /// A value that is compared.
 #[derive(Clone, Copy, Debug)]
-pub struct Figure {
+pub(crate) struct Figure {
     above: u64,
     /// Never 0.
     below: u64,
@@ -105,7 +105,7 @@ pub struct Figure {
 
 /// What a run has to say under a metric.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Cell {
+pub(crate) enum Cell {
     /// Nothing: there was no such run, or the figure was not taken.
     Missing,
     /// How it went wrong. Its figures are those of another workload and are never shown.
@@ -116,7 +116,7 @@ pub enum Cell {
 
 impl Cell {
     /// The figure, if there is one.
-    pub fn figure(&self) -> Option<&Figure> {
+    pub(crate) fn figure(&self) -> Option<&Figure> {
         match self {
             Cell::Value(figure) => Some(figure),
             Cell::Missing | Cell::Failed(_) => None,
@@ -146,7 +146,7 @@ impl Metric {
     }
 
     /// Whether the figure of `run` is measured, and not the same each time.
-    pub fn is_measured(&self, run: &Run) -> bool {
+    pub(crate) fn is_measured(&self, run: &Run) -> bool {
         match self.from {
             Source::Named => run.exact().is_none_or(|row| !row.has(&self.column)),
             Source::TimedRatio(..) => true,
@@ -155,7 +155,7 @@ impl Metric {
     }
 
     /// What `run` has to say.
-    pub fn cell(&self, run: &Run) -> Result<Cell, Error> {
+    pub(crate) fn cell(&self, run: &Run) -> Result<Cell, Error> {
         let is_exact = !self.is_measured(run);
         let timed = if is_exact { None } else { run.timed()? };
         for row in run.exact().into_iter().chain(timed) {
@@ -179,7 +179,7 @@ impl Metric {
     }
 
     /// Refuses a name that neither a metric has nor a column of `results`.
-    pub fn check(&self, results: &Results) -> Result<(), Error> {
+    pub(crate) fn check(&self, results: &Results) -> Result<(), Error> {
         if self.from != Source::Named || results.has_column(&self.column) {
             return Ok(());
         }
@@ -191,17 +191,17 @@ impl Metric {
     }
 
     /// Whether more of it is better: of a cost less is, of a share in use more.
-    pub fn more_is_better(&self) -> bool {
+    pub(crate) fn more_is_better(&self) -> bool {
         self.unit == Unit::Share
     }
 
     /// Which of two figures is better: that one is less.
-    pub fn order(&self, one: &Figure, other: &Figure) -> Ordering {
+    pub(crate) fn order(&self, one: &Figure, other: &Figure) -> Ordering {
         if self.more_is_better() { other.cmp(one) } else { one.cmp(other) }
     }
 
     /// A figure as people read it.
-    pub fn text(&self, figure: &Figure) -> String {
+    pub(crate) fn text(&self, figure: &Figure) -> String {
         let value = figure.value();
         match self.unit {
             Unit::Bytes => bytes(figure.above),
@@ -214,7 +214,7 @@ impl Metric {
     }
 
     /// A figure in files: whole where it is a whole, else with six decimals.
-    pub fn plain(&self, figure: &Figure) -> String {
+    pub(crate) fn plain(&self, figure: &Figure) -> String {
         match self.unit {
             Unit::Bytes | Unit::Nanoseconds | Unit::Count => figure.above.to_string(),
             Unit::NanosecondsPerOp | Unit::Share => format!("{:.6}", figure.value()),
@@ -226,7 +226,7 @@ impl Metric {
     }
 
     /// `reserved: peak of memory taken from the device; less is better`.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let better = if self.more_is_better() { "more" } else { "less" };
         format!("{}: {}; {better} is better", self.name, self.about)
     }
@@ -234,17 +234,17 @@ impl Metric {
 
 impl Figure {
     /// The fraction as a number.
-    pub fn value(&self) -> f64 {
+    pub(crate) fn value(&self) -> f64 {
         self.above as f64 / self.below as f64
     }
 
     /// How many times `reference` it is. Nothing is a multiple of 0.
-    pub fn ratio(&self, reference: &Figure) -> Option<f64> {
+    pub(crate) fn ratio(&self, reference: &Figure) -> Option<f64> {
         (reference.above > 0).then(|| self.value() / reference.value())
     }
 
     /// Whether it is 0.
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.above == 0
     }
 }

@@ -11,34 +11,38 @@ use std::cmp::Ordering;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Ranking {
+struct Ranking {
     /// The strategies, the best first.
-    pub places: Vec<Place>,
+    places: Vec<Place>,
     /// On how many workloads the means stand.
-    pub counted: usize,
+    counted: usize,
     /// How many workloads there are.
-    pub workloads: usize,
+    workloads: usize,
     /// How many all completed, and yet do not count, because a figure is 0 and has no ratio.
-    pub without_ratio: usize,
+    without_ratio: usize,
     /// What the ratios are to: a strategy, or the best of each workload.
-    pub reference: Option<String>,
+    reference: Option<String>,
 }
 
 /// How a strategy did.
 #[derive(Clone, Debug)]
-pub struct Place {
+struct Place {
     /// Its label.
-    pub strategy: String,
+    strategy: String,
     /// The geometric mean of its ratios; unknown without any.
-    pub mean: Option<f64>,
+    mean: Option<f64>,
     /// Workloads on which it failed.
-    pub failed: usize,
+    failed: usize,
     /// Workloads on which it was not run, or for which it has no figure.
-    pub missing: usize,
+    missing: usize,
 }
 
-/// Ranks the columns of a grid by their ratios to `baseline`, or to the best of each row.
-pub fn rank(grid: &Grid, baseline: Option<usize>) -> Ranking {
+/// The columns of a grid in order, by their ratios to `baseline`, or to the best of each row.
+pub fn page(grid: &Grid, baseline: Option<usize>) -> Page {
+    rank(grid, baseline).page(grid)
+}
+
+fn rank(grid: &Grid, baseline: Option<usize>) -> Ranking {
     let complete = |row: &usize| grid.figures(*row).count() == grid.strategies.len();
     let complete: Vec<usize> = (0..grid.workloads.len()).filter(complete).collect();
     let has_ratios = |row: &usize| !grid.figures(*row).any(Figure::is_zero);
@@ -72,8 +76,7 @@ pub fn rank(grid: &Grid, baseline: Option<usize>) -> Ranking {
 }
 
 impl Ranking {
-    /// The ranking of this grid's columns as a page.
-    pub fn page(&self, grid: &Grid) -> Page {
+    fn page(&self, grid: &Grid) -> Page {
         let reference = self.reference.as_deref().unwrap_or("the best of each workload");
         let title = format!("{}\ngeometric mean of the ratios to {reference}", grid.metric.title());
         Page { title, table: self.table(), notes: self.notes(), records: self.records(grid) }

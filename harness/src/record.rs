@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Results are kept here unless `-o` says otherwise.
-pub const DEFAULT_PARENT: &str = "runs";
+pub(crate) const DEFAULT_PARENT: &str = "runs";
 
 /// Where rows go: files in a fresh folder, standard output, or both.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl Records {
     }
 
     /// Writes what is exact about a job.
-    pub fn run(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
+    pub(crate) fn run(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
         let keep_going = self.folder.is_some();
         write_all(&mut self.run, keep_going, &[run_row(job, report)])?;
         let points = report.audit.iter().flat_map(|audit| &audit.timeline);
@@ -93,13 +93,13 @@ impl Records {
     }
 
     /// Writes the address map of a job at its reserved peak.
-    pub fn peak(&mut self, job: &Job<'_>, map: &[Piece]) -> Result<(), Error> {
+    pub(crate) fn peak(&mut self, job: &Job<'_>, map: &[Piece]) -> Result<(), Error> {
         let rows: Vec<Row> = map.iter().map(|piece| peak_row(job, piece)).collect();
         write_all(&mut self.peak, self.folder.is_some(), &rows)
     }
 
     /// Writes what was measured of a job.
-    pub fn times(
+    pub(crate) fn times(
         &mut self,
         job: &Job<'_>,
         repeats: u32,

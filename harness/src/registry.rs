@@ -36,7 +36,7 @@ type Build = fn(Params, &mut dyn Device, MemoryLimit) -> Result<Box<dyn Replay>,
 
 /// Whether a strategy has to respect a memory limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemoryLimit {
+pub(crate) enum MemoryLimit {
     /// There is none and will be none.
     Never,
     /// The workload will set one.
@@ -72,13 +72,13 @@ impl Entry {
 
 impl Configured {
     /// The parameters in the form that results hold.
-    pub fn params_json(&self) -> String {
+    pub(crate) fn params_json(&self) -> String {
         Value::Object(self.params.clone()).to_string()
     }
 
     /// A fresh strategy on `dev`. One that has a memory limit of its own applies its own rules; any other is wrapped if
     /// it needs one.
-    pub fn build(&self, dev: &mut dyn Device, limit: MemoryLimit) -> Result<Box<dyn Replay>, ConfigError> {
+    pub(crate) fn build(&self, dev: &mut dyn Device, limit: MemoryLimit) -> Result<Box<dyn Replay>, ConfigError> {
         (self.entry.build)(self.params.clone(), dev, limit)
     }
 }

@@ -9,7 +9,7 @@ use allocator_core::{StreamId, Sync};
 use workload_gen::{Event, PoolOp, plain};
 
 /// Events per virtual call.
-pub const CHUNK: usize = 1 << 16;
+pub(crate) const CHUNK: usize = 1 << 16;
 
 /// How a replay ended, from good to bad: a run has the worst that happened in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -28,7 +28,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word in results.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
             Outcome::Oom => "oom",
@@ -57,7 +57,7 @@ pub struct Finding {
 
 /// What a replay keeps between events: where the blocks are, and what did not go to plan.
 #[derive(Debug)]
-pub struct Tape<'t> {
+pub(crate) struct Tape<'t> {
     texts: &'t [String],
     slots: Vec<Option<Block>>,
     next: u64,
@@ -95,11 +95,6 @@ impl<'t> Tape<'t> {
     /// The block in a slot.
     pub fn block(&self, slot: u32) -> Option<&Block> {
         self.slots[slot as usize].as_ref()
-    }
-
-    /// Events played so far.
-    pub fn events(&self) -> u64 {
-        self.next
     }
 
     /// Keeps the first of the worst.
@@ -175,7 +170,7 @@ fn words(what: Control<'_>) -> String {
 
 /// Plays one event.
 #[inline(always)]
-pub fn step<S: Strategy + ?Sized>(strategy: &mut S, dev: &mut dyn Machine, event: &Event, tape: &mut Tape<'_>) {
+pub(crate) fn step<S: Strategy + ?Sized>(strategy: &mut S, dev: &mut dyn Machine, event: &Event, tape: &mut Tape<'_>) {
     match *event {
         Event::Alloc { slot, size, stream, pool } => {
             let request = Request::new(size, stream).in_pool(pool);
@@ -265,7 +260,7 @@ fn rare<S: Strategy + ?Sized>(strategy: &mut S, dev: &mut dyn Machine, event: &E
 }
 
 /// The replay loop of one strategy type, behind a virtual call. Every [`Strategy`] has it.
-pub trait Replay: Strategy {
+pub(crate) trait Replay: Strategy {
     /// Plays events and looks at nothing.
     fn play(&mut self, dev: &mut dyn Machine, events: &[Event], tape: &mut Tape<'_>);
 

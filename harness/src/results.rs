@@ -91,7 +91,7 @@ pub fn read(inputs: &[PathBuf]) -> Result<Results, Error> {
 }
 
 /// The `run-NNN` with the highest number.
-pub fn newest(parent: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn newest(parent: &Path) -> Result<PathBuf, Error> {
     let number = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("run-")?.parse::<u32>().ok();
     let entries = fs::read_dir(parent).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     entries

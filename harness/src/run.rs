@@ -78,17 +78,17 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     /// The workload.
-    pub workload: &'a Workload,
+    pub(crate) workload: &'a Workload,
     /// The strategy.
-    pub strategy: &'a Configured,
+    pub(crate) strategy: &'a Configured,
     /// Bytes of the device.
     pub capacity: u64,
     /// Bytes that the strategy may hold.
     pub limit: Option<u64>,
     /// The call costs in force, by name.
-    pub profile: String,
+    pub(crate) profile: String,
     /// Identifies the job in all files: a hash of everything above.
-    pub id: String,
+    pub(crate) id: String,
 }
 
 /// What became of a job.
@@ -139,7 +139,7 @@ impl<'a> Job<'a> {
     }
 
     /// `workload on strategy`.
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         format!("{} on {}", self.workload.name, self.strategy.entry.name)
     }
 

@@ -15,7 +15,7 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// `1.50 ms`.
-pub fn nanoseconds(n: u64) -> String {
+pub(crate) fn nanoseconds(n: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     scaled(n, 1000.0, &UNITS)
 }
@@ -44,12 +44,12 @@ pub fn grouped(n: u64) -> String {
 }
 
 /// A fraction in percent: `92.7 %`.
-pub fn percent(fraction: f64) -> String {
+pub(crate) fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
 /// How far a ratio is above 1: `+10.6 %`.
-pub fn excess(ratio: f64) -> String {
+pub(crate) fn excess(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     // Nobody wants to read "-0.0".
     format!("{:+.1} %", if percent.abs() < 0.05 { 0.0 } else { percent })

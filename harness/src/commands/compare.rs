@@ -21,7 +21,7 @@ pub fn compare(args: &CompareArgs, out: &mut Output) -> Result<(), Error> {
 /// Runs `rank`.
 pub fn rank(args: &CompareArgs, out: &mut Output) -> Result<(), Error> {
     let (grid, baseline) = grid(args)?;
-    out.text(&rank::rank(&grid, baseline).page(&grid).form(args.format, width())?)
+    out.text(&rank::page(&grid, baseline).form(args.format, width())?)
 }
 
 fn grid(args: &CompareArgs) -> Result<(Grid, Option<usize>), Error> {
