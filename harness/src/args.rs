@@ -10,6 +10,7 @@ use harness::plot::{Figure, Format, Width};
 use harness::registry::Setting;
 use harness::run::{LimitChoice, Pass};
 use harness::size;
+use harness::target::DeviceName;
 use regex_lite::Regex;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -122,6 +123,8 @@ Examples:
   harness run --trace snapshot.pickle        your own job, seen by PyTorch
   harness run --capacity 24GiB --csv -       rows for other programs
   harness run --pass time --repeats 20 -o runs/quiet-machine
+  harness run -d sim -d cuda                 the model beside a real card
+  harness run -d cuda --pass integrity       is every block's memory its own?
 
 A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
 
@@ -139,6 +142,9 @@ pub struct RunArgs {
     /// recordings (repeatable)
     #[arg(long = "trace", value_name = "FILE", help_heading = "What to run")]
     pub traces: Vec<PathBuf>,
+    /// Where to run: sim, sim:PROFILE.toml (with the call costs of a profile), cuda, or cuda:N (repeatable) [default: sim]
+    #[arg(short = 'd', long = "device", value_name = "DEVICE", value_parser = DeviceName::parse, help_heading = "How to run")]
+    pub devices: Vec<DeviceName>,
     /// Set a parameter of the strategies that have it; see `harness list` (repeatable)
     #[arg(short = 'p', long = "param", value_name = "KEY=VALUE", value_parser = setting, help_heading = "How to run")]
     pub params: Vec<Setting>,
@@ -148,7 +154,7 @@ pub struct RunArgs {
     /// How often each time pass is repeated
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "How to run")]
     pub repeats: u32,
-    /// Bytes of the simulated device [default: those of the recording's device, else 80GiB]
+    /// Bytes of the device; what a card has beyond them is held back [default: those of the recording's device, else 80GiB]
     #[arg(long, value_name = "SIZE", value_parser = capacity, allow_hyphen_values = true, help_heading = "How to run")]
     pub capacity: Option<u64>,
     /// Bytes that a strategy may hold, or 'none' [default: the limit that the recording ran under, if any]

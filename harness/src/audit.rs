@@ -2,10 +2,10 @@
 //!
 //! Its definitions are those of `docs/METHODOLOGY.md`. Nothing here is timed.
 
-use crate::replay::{Finding, Outcome, Tape, step};
+use crate::replay::{Finding, Outcome, Spent, Tape, step};
 use crate::shadow::Shadow;
 use crate::watch::Watch;
-use allocator_core::{CallKind, Machine, Strategy, Usage};
+use allocator_core::{CallKind, Machine, Strategy};
 use workload_gen::{Event, Trace};
 
 /// Points of a timeline at most.
@@ -34,6 +34,8 @@ pub struct Memory {
     pub reserved_end: u64,
     /// Q after the last event.
     pub requested_end: u64,
+    /// The last event at which memory or addresses came from the driver or went back to it, if any.
+    pub last_driver_event: Option<u64>,
     /// Driver calls that the strategy made, by kind.
     pub calls: [u64; CallKind::ALL.len()],
     /// Nanoseconds that those calls took on the device's clock.
@@ -116,7 +118,6 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M)
     let mut shadow = Shadow::new(trace.header.slots);
     let mut memory = Memory::default();
     let mut timeline = Vec::new();
-    let mut workload = Usage::default();
     let bucket = (trace.events.len() as u64).div_ceil(TIMELINE_POINTS).max(1);
     for (index, event) in trace.events.iter().enumerate() {
         let index = index as u64;
@@ -128,9 +129,9 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M)
         let before = watch.usage();
         step(strategy, &mut watch, event, &mut tape);
         let after = watch.usage();
-        if let Event::Wait { .. } | Event::Sync { .. } = event {
-            // The workload's own calls are no doing of the strategy.
-            add_difference(&mut workload, &before, &after);
+        let moves = |kind: &CallKind| kind.moves_memory() && after.calls[*kind as usize] > before.calls[*kind as usize];
+        if CallKind::ALL.iter().any(moves) {
+            memory.last_driver_event = Some(index);
         }
         if let Err(text) = shadow.removed(&watch.backing.take_removed()) {
             tape.note(Outcome::Invalid, index, text);
@@ -148,7 +149,7 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M)
         }
         memory.note(index, &shadow, &mut watch, after.now_ns, bucket, &mut timeline);
     }
-    memory.finish(&watch.usage(), &workload, &shadow);
+    memory.finish(&watch, &tape, &shadow);
     Audit {
         memory,
         timeline,
@@ -157,13 +158,6 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M)
         skipped_events: tape.skipped_events,
         pool_fallbacks: tape.pool_fallbacks,
         unsupported_controls: tape.unsupported_controls,
-    }
-}
-
-fn add_difference(total: &mut Usage, before: &Usage, after: &Usage) {
-    for kind in 0..CallKind::ALL.len() {
-        total.calls[kind] += after.calls[kind] - before.calls[kind];
-        total.call_ns[kind] += after.call_ns[kind] - before.call_ns[kind];
     }
 }
 
@@ -204,13 +198,11 @@ impl Memory {
         }
     }
 
-    fn finish(&mut self, usage: &Usage, workload: &Usage, shadow: &Shadow) {
-        for (kind, calls) in self.calls.iter_mut().enumerate() {
-            *calls = usage.calls[kind] - workload.calls[kind];
-        }
-        // A trace may keep the host waiting for centuries, so times stop at the largest number.
-        let total = |usage: &Usage| usage.call_ns.iter().fold(0, |sum: u64, &ns| sum.saturating_add(ns));
-        self.driver_ns = total(usage).saturating_sub(total(workload));
+    fn finish<M: Machine>(&mut self, watch: &Watch<M>, tape: &Tape<'_>, shadow: &Shadow) {
+        let own = Spent::of(watch).since(&tape.workload);
+        self.calls = own.calls;
+        self.driver_ns = own.total_ns();
+        let usage = watch.usage();
         self.end_ns = usage.now_ns;
         self.reserved_end = usage.reserved;
         self.requested_end = shadow.requested;

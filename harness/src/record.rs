@@ -5,10 +5,11 @@
 
 use crate::audit::{Audit, Band, Memory, Point};
 use crate::exit::Error;
+use crate::integrity::Integrity;
 use crate::machine::MachineFile;
 use crate::peak::Piece;
-use crate::replay::{Finding, Outcome};
-use crate::run::{DEVICE, Job, Pass, Report};
+use crate::replay::{Finding, Outcome, Spent};
+use crate::run::{Job, Pass, Report};
 use crate::timing::{Latencies, SAMPLED_EVERY, Times, median};
 use allocator_core::CallKind;
 use hdrhistogram::Histogram;
@@ -29,6 +30,8 @@ pub struct Records {
     times: Vec<Sheet>,
     timeline: Vec<Sheet>,
     peak: Vec<Sheet>,
+    integrity: Vec<Sheet>,
+    decisions: Vec<Sheet>,
 }
 
 impl Records {
@@ -56,10 +59,12 @@ impl Records {
             if is_wanted { Ok(vec![Sheet::create(folder.join(name), &header)?]) } else { Ok(Vec::new()) }
         };
         Ok(Records {
-            run: sheet(true, "run.csv", run_row(sample, &Report::default()))?,
+            run: sheet(!pass.only_checks(), "run.csv", run_row(sample, &Report::default()))?,
             times: sheet(pass.times(), "times.csv", times_row(sample, 0, None, None))?,
             timeline: sheet(pass.audits(), "timeline.csv", timeline_row(sample, &Point::new(0)))?,
             peak: sheet(pass.audits(), "peak.csv", peak_row(sample, &Piece::NONE))?,
+            integrity: sheet(pass == Pass::Integrity, "integrity.csv", integrity_row(sample, &Report::default()))?,
+            decisions: sheet(pass == Pass::Decisions, "decisions.csv", decisions_row(sample, &Report::default()))?,
             folder: Some(folder),
         })
     }
@@ -69,6 +74,8 @@ impl Records {
         let (sheets, header) = match pass {
             Pass::Time => (&mut self.times, times_row(sample, 0, None, None)),
             Pass::Audit | Pass::All => (&mut self.run, run_row(sample, &Report::default())),
+            Pass::Integrity => (&mut self.integrity, integrity_row(sample, &Report::default())),
+            Pass::Decisions => (&mut self.decisions, decisions_row(sample, &Report::default())),
         };
         match Sheet::stdout(&header) {
             Ok(sheet) => sheets.push(sheet),
@@ -83,19 +90,17 @@ impl Records {
         self.folder.as_deref()
     }
 
-    /// Writes what is exact about a job.
-    pub(crate) fn run(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
+    /// Writes what the exact passes found out about a job.
+    pub(crate) fn exact(&mut self, job: &Job<'_>, report: &Report) -> Result<(), Error> {
         let keep_going = self.folder.is_some();
         write_all(&mut self.run, keep_going, &[run_row(job, report)])?;
         let points = report.audit.iter().flat_map(|audit| &audit.timeline);
         let rows: Vec<Row> = points.map(|point| timeline_row(job, point)).collect();
-        write_all(&mut self.timeline, keep_going, &rows)
-    }
-
-    /// Writes the address map of a job at its reserved peak.
-    pub(crate) fn peak(&mut self, job: &Job<'_>, map: &[Piece]) -> Result<(), Error> {
-        let rows: Vec<Row> = map.iter().map(|piece| peak_row(job, piece)).collect();
-        write_all(&mut self.peak, self.folder.is_some(), &rows)
+        write_all(&mut self.timeline, keep_going, &rows)?;
+        let rows: Vec<Row> = report.map.iter().map(|piece| peak_row(job, piece)).collect();
+        write_all(&mut self.peak, keep_going, &rows)?;
+        write_all(&mut self.integrity, keep_going, &[integrity_row(job, report)])?;
+        write_all(&mut self.decisions, keep_going, &[decisions_row(job, report)])
     }
 
     /// Writes what was measured of a job.
@@ -237,8 +242,8 @@ fn run_row(job: &Job<'_>, report: &Report) -> Row {
     row.put("events", job.workload.trace.events.len());
     row.put("strategy", job.strategy.entry.name);
     row.put("params", job.strategy.params_json());
-    row.put("device", DEVICE);
-    row.put("profile", &job.profile);
+    row.put("device", job.target.name());
+    row.put("profile", job.target.profile());
     row.put("capacity_bytes", job.capacity);
     row.maybe("limit_bytes", job.limit);
     row.outcome(report.finding.as_ref());
@@ -262,8 +267,11 @@ fn run_row(job: &Job<'_>, report: &Report) -> Row {
     figure("requested_at_reserved_peak_bytes", |memory| memory.requested_at_reserved_peak);
     figure("reserved_end_bytes", |memory| memory.reserved_end);
     figure("requested_end_bytes", |memory| memory.requested_end);
-    figure("modelled_driver_ns", |memory| memory.driver_ns);
-    figure("modelled_end_ns", |memory| memory.end_ns);
+    row.maybe("last_driver_event", memory.and_then(|memory| memory.last_driver_event));
+    // Measured times are in times.csv.
+    let modelled = memory.filter(|_| job.target.card().is_none());
+    row.maybe("modelled_driver_ns", modelled.map(|memory| memory.driver_ns));
+    row.maybe("modelled_end_ns", modelled.map(|memory| memory.end_ns));
     for kind in CallKind::ALL {
         row.maybe(format!("calls_{kind}"), memory.map(|memory| memory.calls[kind as usize]));
     }
@@ -275,7 +283,7 @@ fn timeline_row(job: &Job<'_>, point: &Point) -> Row {
     row.put("run", &job.id);
     row.put("event", point.event);
     row.put("events", point.events);
-    row.put("modelled_end_ns", point.end_ns);
+    row.maybe("modelled_end_ns", job.target.card().is_none().then_some(point.end_ns));
     let series: [(&str, Band); 5] = [
         ("reserved", point.reserved),
         ("device_used", point.device_used),
@@ -303,11 +311,47 @@ fn peak_row(job: &Job<'_>, piece: &Piece) -> Row {
     row
 }
 
+fn integrity_row(job: &Job<'_>, report: &Report) -> Row {
+    let mut row = check_row(job, report);
+    let mut count = |column, pick: fn(&Integrity) -> u64| row.maybe(column, report.integrity.as_ref().map(pick));
+    count("blocks", |integrity| integrity.blocks);
+    count("filled_bytes", |integrity| integrity.bytes);
+    count("checks", |integrity| integrity.checks);
+    count("cross_checks", |integrity| integrity.cross_checks);
+    count("violations", |integrity| integrity.violations);
+    row
+}
+
+fn decisions_row(job: &Job<'_>, report: &Report) -> Row {
+    let mut row = check_row(job, report);
+    let decisions = report.decisions.as_ref();
+    row.maybe("blocks", decisions.map(|decisions| decisions.blocks));
+    row.maybe("device_calls", decisions.map(|decisions| decisions.device_calls));
+    row.maybe("elsewhere_on_sim", decisions.and_then(|decisions| decisions.elsewhere));
+    row.maybe("first_elsewhere_event", decisions.and_then(|decisions| decisions.first_elsewhere));
+    row
+}
+
+/// How the rows of a check begin.
+fn check_row(job: &Job<'_>, report: &Report) -> Row {
+    let mut row = Row::default();
+    row.put("run", &job.id);
+    row.put("workload", &job.workload.name);
+    row.put("strategy", job.strategy.entry.name);
+    row.put("params", job.strategy.params_json());
+    row.put("device", job.target.name());
+    row.put("profile", job.target.profile());
+    row.put("capacity_bytes", job.capacity);
+    row.outcome(report.finding.as_ref());
+    row
+}
+
 fn times_row(job: &Job<'_>, repeats: u32, times: Option<&Times>, finding: Option<&Finding>) -> Row {
     let mut row = Row::default();
     row.put("run", &job.id);
     row.put("workload", &job.workload.name);
     row.put("strategy", job.strategy.entry.name);
+    row.put("device", job.target.name());
     row.outcome(finding);
     row.put("repeats", repeats);
     let mut total = |column, pick: fn(&Times) -> Option<u64>| row.maybe(column, times.and_then(pick));
@@ -321,9 +365,25 @@ fn times_row(job: &Job<'_>, repeats: u32, times: Option<&Times>, finding: Option
     row.put("sampled_every", SAMPLED_EVERY);
     latency_cells(&mut row, "alloc", subject, |latencies| &latencies.alloc);
     latency_cells(&mut row, "alloc_hit", subject, |latencies| &latencies.alloc_hit);
+    latency_cells(&mut row, "alloc_miss", subject, |latencies| &latencies.alloc_miss);
+    let measured = subject.filter(|_| job.target.card().is_some());
+    latency_cells(&mut row, "alloc_driver", measured, |latencies| &latencies.alloc_driver);
     latency_cells(&mut row, "free", subject, |latencies| &latencies.free);
     latency_cells(&mut row, "null_alloc", null, |latencies| &latencies.alloc);
     latency_cells(&mut row, "null_free", null, |latencies| &latencies.free);
+    let spent = times.filter(|_| job.target.card().is_some()).map_or(&[][..], |times| &times.driver);
+    let ascending = |pick: &dyn Fn(&Spent) -> u64| {
+        let mut all: Vec<u64> = spent.iter().map(pick).collect();
+        all.sort_unstable();
+        all
+    };
+    let totals = ascending(&Spent::total_ns);
+    row.maybe("driver_median_ns", median(&totals));
+    row.maybe("driver_min_ns", totals.first().copied());
+    row.maybe("driver_max_ns", totals.last().copied());
+    for kind in CallKind::ALL {
+        row.maybe(format!("driver_{kind}_ns"), median(&ascending(&|spent| spent.ns[kind as usize])));
+    }
     row
 }
 

@@ -4,7 +4,9 @@
 //! strategy's own type, so that its fast path can be inlined and the harness adds next to nothing to a measurement.
 
 use crate::timing::Sampler;
-use allocator_core::{AllocError, Block, Control, ControlError, DeviceError, Machine, PoolId, Request, Strategy};
+use allocator_core::{
+    AllocError, Block, CallKind, Control, ControlError, DeviceError, Machine, PoolId, Request, Strategy,
+};
 use allocator_core::{StreamId, Sync};
 use workload_gen::{Event, PoolOp, plain};
 
@@ -72,6 +74,47 @@ pub(crate) struct Tape<'t> {
     pub pool_fallbacks: u64,
     /// Control calls that the strategy does not have.
     pub unsupported_controls: u64,
+    /// Device calls of the workload itself and their time: no doing of the strategy.
+    pub workload: Spent,
+}
+
+/// Device calls and their time, by kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    /// How many.
+    pub calls: [u64; CallKind::ALL.len()],
+    /// Nanoseconds on the device's clock.
+    pub ns: [u64; CallKind::ALL.len()],
+}
+
+impl Spent {
+    /// All that a device has counted.
+    pub fn of(machine: &dyn Machine) -> Spent {
+        let usage = machine.usage();
+        Spent { calls: usage.calls, ns: usage.call_ns }
+    }
+
+    /// What was spent since.
+    pub fn since(self, before: &Spent) -> Spent {
+        let mut spent = self;
+        for kind in 0..CallKind::ALL.len() {
+            spent.calls[kind] -= before.calls[kind];
+            spent.ns[kind] = spent.ns[kind].saturating_sub(before.ns[kind]);
+        }
+        spent
+    }
+
+    /// Nanoseconds of all kinds. A trace may keep the host waiting for centuries, so they stop at the largest number.
+    pub fn total_ns(&self) -> u64 {
+        self.ns.iter().fold(0, |sum: u64, &ns| sum.saturating_add(ns))
+    }
+
+    fn add(&mut self, more: &Spent) {
+        for kind in 0..CallKind::ALL.len() {
+            self.calls[kind] += more.calls[kind];
+            self.ns[kind] = self.ns[kind].saturating_add(more.ns[kind]);
+        }
+    }
 }
 
 impl<'t> Tape<'t> {
@@ -89,6 +132,7 @@ impl<'t> Tape<'t> {
             skipped_events: 0,
             pool_fallbacks: 0,
             unsupported_controls: 0,
+            workload: Spent::default(),
         }
     }
 
@@ -226,11 +270,15 @@ fn rare<S: Strategy + ?Sized>(strategy: &mut S, dev: &mut dyn Machine, event: &E
             tape.device("work", result);
         }
         Event::Wait { stream, on } => {
+            let before = Spent::of(dev);
             let result = dev.fence(on).and_then(|fence| dev.order_after(stream, fence));
+            tape.workload.add(&Spent::of(dev).since(&before));
             tape.device("wait", result);
         }
         Event::Sync { stream } => {
+            let before = Spent::of(dev);
             let result = dev.sync(stream.map_or(Sync::Device, Sync::Stream));
+            tape.workload.add(&Spent::of(dev).since(&before));
             tape.device("sync", result);
         }
         Event::Host { ns } => dev.host_work(ns),

@@ -67,6 +67,33 @@ pub fn times(jobs: &[Job<'_>], reports: &[Report]) -> String {
     format!("nanoseconds; calls by handle, without a lock; null: an empty strategy in the same loop\n{table}")
 }
 
+/// What the integrity pass did, grouped by workload. Empty if it was not made.
+pub fn integrity(jobs: &[Job<'_>], reports: &[Report]) -> String {
+    let header = ["strategy", "blocks", "filled", "checks", "on other streams", "wrong"];
+    let row = |report: &Report| -> Option<Vec<String>> {
+        let integrity = report.integrity.as_ref()?;
+        Some(vec![
+            grouped(integrity.blocks),
+            bytes(integrity.bytes),
+            grouped(integrity.checks),
+            grouped(integrity.cross_checks),
+            grouped(integrity.violations),
+        ])
+    };
+    grouped_table(&header, jobs, reports, row, events)
+}
+
+/// What the decisions pass compared, grouped by workload. Empty if it was not made.
+pub fn decisions(jobs: &[Job<'_>], reports: &[Report]) -> String {
+    let header = ["strategy", "blocks", "device calls", "elsewhere on sim"];
+    let row = |report: &Report| -> Option<Vec<String>> {
+        let decisions = report.decisions.as_ref()?;
+        let elsewhere = decisions.elsewhere.map_or(String::new(), grouped);
+        Some(vec![grouped(decisions.blocks), grouped(decisions.device_calls), elsewhere])
+    };
+    grouped_table(&header, jobs, reports, row, events)
+}
+
 fn events(job: &Job<'_>) -> String {
     counted(job.workload.trace.events.len(), "event", "events")
 }
@@ -95,11 +122,13 @@ fn grouped_table(
     // Rows may end early, in blanks; the head never does.
     let width = head.chars().count();
     let mut text = format!("   {head}    outcome\n");
-    let mut workload = "";
+    let mut group = ("", "");
     for ((job, report), line) in jobs.iter().zip(reports).zip(lines) {
-        if workload != job.workload.name {
-            workload = &job.workload.name;
-            let _ = writeln!(text, "{BOLD}{workload}{RESET}  {}", title(job));
+        let (workload, device) = (job.workload.name.as_str(), job.target.name());
+        if group != (workload, device) {
+            group = (workload, device);
+            let on = job.target.card().map_or(String::new(), |card| format!(" on {}", card.name));
+            let _ = writeln!(text, "{BOLD}{workload}{RESET}{on}  {}", title(job));
         }
         let _ = writeln!(text, "   {line:width$}    {}", outcome(report));
     }
@@ -150,6 +179,7 @@ mod tests {
     use crate::load::Workload;
     use crate::registry::{Configured, STRATEGIES};
     use crate::replay::Finding;
+    use crate::target::Target;
     use crate::timing::Times;
     use workload_gen::Trace;
 
@@ -157,12 +187,13 @@ mod tests {
     fn what_is_unknown_or_meaningless_is_blank() {
         let workload = Workload { name: "w".into(), trace: Trace::default(), hash: String::new() };
         let strategy = Configured { entry: &STRATEGIES[0], params: STRATEGIES[0].defaults() };
+        let target = Target::default();
         let job = Job {
             workload: &workload,
             strategy: &strategy,
+            target: &target,
             capacity: 1,
             limit: None,
-            profile: String::new(),
             id: String::new(),
         };
         let report = |outcome| {
@@ -178,7 +209,8 @@ mod tests {
                 pool_fallbacks: counts,
                 unsupported_controls: counts,
             };
-            [Report { audit: Some(audit), times: Some(Times { ops: 1, ..Times::default() }), finding }]
+            let times = Some(Times { ops: 1, ..Times::default() });
+            [Report { audit: Some(audit), times, finding, ..Report::default() }]
         };
         let jobs = [job];
         assert!(memory(&jobs, &report(Outcome::Oom)).contains("200.0 %"));

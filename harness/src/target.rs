@@ -7,7 +7,7 @@ use allocator_core::cuda::{Card, CudaDevice};
 use allocator_core::{DeviceError, Machine, Profile, SimDevice};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A device as the command line names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +48,8 @@ pub enum Target {
         card: Arc<Card>,
         /// `cuda`, or `cuda:N` if it is not the first.
         name: String,
+        /// Held by whoever uses it: two runs at once would see each other's memory.
+        turn: Arc<Mutex<()>>,
     },
 }
 
@@ -61,7 +63,7 @@ impl Target {
                 let card = Card::open(*number)
                     .map_err(|why| Error::NoDevice(format!("{why}; -d sim needs no card and is the default")))?;
                 let name = if *number == 0 { "cuda".to_string() } else { format!("cuda:{number}") };
-                Ok(Target::Card { card, name })
+                Ok(Target::Card { card, name, turn: Arc::default() })
             }
         }
     }
@@ -89,6 +91,14 @@ impl Target {
         match self {
             Target::Sim(_) => None,
             Target::Card { card, .. } => Some(card),
+        }
+    }
+
+    /// Waits until nobody else uses the card. The simulated device is made afresh for each user.
+    pub fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        match self {
+            Target::Sim(_) => None,
+            Target::Card { turn, .. } => Some(turn.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 

@@ -3,10 +3,13 @@
 //! Every repeat replays the whole trace on fresh devices against the clock, once on the strategy and once on the
 //! [`Null`] strategy: the harness's own share, measured at the same moment. Single operations are timed in replays of
 //! their own, since reading the clock disturbs. Events are decoded and slots allocated beforehand.
+//!
+//! On the simulated device the times are those of the strategy's own code. On a card they include the driver's, whose
+//! calls the device times one by one.
 
 use crate::null::Null;
-use crate::replay::{CHUNK, Finding, Replay, Tape};
-use allocator_core::{CallKind, ConfigError, Machine};
+use crate::replay::{CHUNK, Finding, Replay, Spent, Tape};
+use allocator_core::{CallKind, Machine};
 use hdrhistogram::Histogram;
 use std::time::Instant;
 use workload_gen::{Event, Trace};
@@ -33,6 +36,10 @@ pub struct Latencies {
     pub alloc: Histogram<u64>,
     /// Allocations during which the strategy neither got memory from the driver nor gave any back nor waited.
     pub alloc_hit: Histogram<u64>,
+    /// The other allocations.
+    pub alloc_miss: Histogram<u64>,
+    /// The time of these on the device's clock: inside driver calls, measured on a card and modelled elsewhere.
+    pub alloc_driver: Histogram<u64>,
     /// All frees.
     pub free: Histogram<u64>,
 }
@@ -41,7 +48,13 @@ impl Default for Latencies {
     fn default() -> Latencies {
         // Three digits from 1 ns to a second: these bounds are valid, so this never fails.
         let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("valid bounds");
-        Latencies { alloc: histogram(), alloc_hit: histogram(), free: histogram() }
+        Latencies {
+            alloc: histogram(),
+            alloc_hit: histogram(),
+            alloc_miss: histogram(),
+            alloc_driver: histogram(),
+            free: histogram(),
+        }
     }
 }
 
@@ -83,7 +96,7 @@ impl Sampler {
 
     /// Times `operation`.
     pub fn time(&mut self, operation: Operation, dev: &mut dyn Machine, run: impl FnOnce(&mut dyn Machine)) {
-        let before = memory_calls(dev);
+        let before = Spent::of(dev);
         let start = Instant::now();
         run(dev);
         let ns = start.elapsed().as_nanos() as u64;
@@ -91,22 +104,23 @@ impl Sampler {
             Operation::Free => self.latencies.free.saturating_record(ns),
             Operation::Alloc => {
                 self.latencies.alloc.saturating_record(ns);
-                if memory_calls(dev) == before {
+                let spent = Spent::of(dev).since(&before);
+                if is_hit(&spent) {
                     self.latencies.alloc_hit.saturating_record(ns);
+                } else {
+                    self.latencies.alloc_miss.saturating_record(ns);
+                    self.latencies.alloc_driver.saturating_record(spent.total_ns());
                 }
             }
         }
     }
 }
 
-/// Calls that move memory or wait, as against those that only look at a stream.
-fn memory_calls(dev: &dyn Machine) -> u64 {
-    let calls = dev.usage().calls;
+/// Whether there were no calls that move memory or wait, as against those that only look at a stream.
+fn is_hit(spent: &Spent) -> bool {
     CallKind::ALL
         .iter()
-        .filter(|kind| !matches!(kind, CallKind::Fence | CallKind::Poll | CallKind::OrderAfter | CallKind::MemoryInfo))
-        .map(|&kind| calls[kind as usize])
-        .sum()
+        .all(|&kind| !(kind.moves_memory() || kind == CallKind::Sync) || spent.calls[kind as usize] == 0)
 }
 
 /// The result of a time pass.
@@ -118,6 +132,8 @@ pub struct Times {
     pub total_ns: Vec<u64>,
     /// The same with the null strategy.
     pub null_ns: Vec<u64>,
+    /// The strategy's driver calls in each of these replays, by kind, with their time on the device's clock.
+    pub driver: Vec<Spent>,
     /// Latencies of single operations.
     pub latencies: Latencies,
     /// Latencies of single operations with the null strategy.
@@ -130,24 +146,27 @@ pub struct Times {
 pub fn time<M: Machine>(
     trace: &Trace,
     repeats: u32,
-    device: impl Fn() -> M,
-    strategy: impl Fn(&mut M) -> Result<Box<dyn Replay>, ConfigError>,
-) -> Result<Times, ConfigError> {
+    device: impl Fn() -> Result<M, Finding>,
+    strategy: impl Fn(&mut M) -> Result<Box<dyn Replay>, Finding>,
+) -> Result<Times, Finding> {
     let ops = trace.events.iter().filter(|event| calls_strategy(event)).count() as u64;
     let mut times = Times { ops, ..Times::default() };
     let (mut sampler, mut null_sampler) = (Sampler::default(), Sampler::default());
     for _ in 0..repeats {
-        let mut machine = device();
+        let mut machine = device()?;
         let mut subject = strategy(&mut machine)?;
-        let (ns, finding) = against_the_clock(trace, subject.as_mut(), &mut machine);
-        times.total_ns.push(ns);
-        times.finding = times.finding.or(finding);
-        times.null_ns.push(against_the_clock(trace, &mut Null, &mut device()).0);
+        let timed = against_the_clock(trace, subject.as_mut(), &mut machine);
+        drop(machine);
+        times.total_ns.push(timed.ns);
+        times.driver.push(timed.driver);
+        times.finding = times.finding.or(timed.finding);
+        times.null_ns.push(against_the_clock(trace, &mut Null, &mut device()?).ns);
 
-        let mut machine = device();
+        let mut machine = device()?;
         let mut subject = strategy(&mut machine)?;
         sampled(trace, subject.as_mut(), &mut machine, &mut sampler);
-        sampled(trace, &mut Null, &mut device(), &mut null_sampler);
+        drop(machine);
+        sampled(trace, &mut Null, &mut device()?, &mut null_sampler);
     }
     times.total_ns.sort_unstable();
     times.null_ns.sort_unstable();
@@ -156,13 +175,22 @@ pub fn time<M: Machine>(
     Ok(times)
 }
 
-fn against_the_clock(trace: &Trace, strategy: &mut dyn Replay, machine: &mut dyn Machine) -> (u64, Option<Finding>) {
+struct Timed {
+    ns: u64,
+    driver: Spent,
+    finding: Option<Finding>,
+}
+
+fn against_the_clock(trace: &Trace, strategy: &mut dyn Replay, machine: &mut dyn Machine) -> Timed {
     let mut tape = Tape::new(trace.header.slots, &trace.texts);
+    let before = Spent::of(machine);
     let start = Instant::now();
     for chunk in trace.events.chunks(CHUNK) {
         strategy.play(machine, chunk, &mut tape);
     }
-    (start.elapsed().as_nanos() as u64, tape.finding)
+    let ns = start.elapsed().as_nanos() as u64;
+    let driver = Spent::of(machine).since(&before).since(&tape.workload);
+    Timed { ns, driver, finding: tape.finding }
 }
 
 fn sampled(trace: &Trace, strategy: &mut dyn Replay, machine: &mut dyn Machine, sampler: &mut Sampler) {
@@ -221,7 +249,9 @@ mod tests {
         sampler.time(Operation::Alloc, &mut dev, |dev| assert!(dev.fence(allocator_core::StreamId(0)).is_ok()));
         sampler.time(Operation::Alloc, &mut dev, |dev| assert!(dev.malloc(512).is_ok()));
         sampler.time(Operation::Free, &mut dev, |_| {});
-        let Latencies { alloc, alloc_hit, free } = sampler.latencies;
-        assert_eq!((alloc.len(), alloc_hit.len(), free.len()), (2, 1, 1));
+        let Latencies { alloc, alloc_hit, alloc_miss, alloc_driver, free } = sampler.latencies;
+        assert_eq!((alloc.len(), alloc_hit.len(), alloc_miss.len(), free.len()), (2, 1, 1, 1));
+        let modelled = dev.usage().call_ns[CallKind::Malloc as usize];
+        assert!(alloc_driver.max().abs_diff(modelled) < modelled / 500, "{modelled}");
     }
 }

@@ -16,6 +16,7 @@ use harness::metric::Metric;
 use harness::record::Records;
 use harness::registry::{Configured, Entry, STRATEGIES, Setting, configure, entry};
 use harness::run::{LimitChoice, Options, Pass, jobs, run};
+use harness::target::Target;
 use harness::{compare, results, table};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -83,7 +84,8 @@ fn the_page_has_these_tables() {
     // The table that `run` prints; the rows are in `name`.
     let made = |strategies: &[Configured], name: &str| {
         let machine = MachineFile::here_and_now(Vec::new());
-        let jobs = jobs(&workloads, strategies, &options);
+        let targets = [Target::default()];
+        let jobs = jobs(&workloads, &targets, strategies, &options);
         let mut records =
             Records::in_folder(Some(&folder.path().join(name)), options.pass, &machine, &jobs[0]).unwrap();
         let reports = run(&jobs, &options, &mut records).unwrap();

@@ -5,11 +5,14 @@ use harness::exit::Error;
 use harness::load;
 use harness::output::Output;
 use harness::registry::STRATEGIES;
-use harness::run::{DEFAULT_CAPACITY, DEVICE};
+use harness::run::DEFAULT_CAPACITY;
 use harness::size::bytes;
 use serde_json::{Value, json};
 
-const DEVICE_ABOUT: &str = "simulated: counts and places every byte, models the time of every driver call";
+const SIM: &str = "sim";
+const SIM_ABOUT: &str = "simulated: counts and places every byte, models the time of every driver call";
+const CUDA: &str = "cuda";
+const CUDA_ABOUT: &str = "a real card (cuda:N for another than the first): real memory, measured times";
 
 /// Runs the command.
 pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
@@ -21,7 +24,10 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
             .collect();
         let workloads: Vec<Value> =
             workloads.iter().map(|workload| json!({ "name": workload.name, "about": workload.about })).collect();
-        let devices = json!([{ "name": DEVICE, "about": DEVICE_ABOUT, "capacity_bytes": DEFAULT_CAPACITY }]);
+        let devices = json!([
+            { "name": SIM, "about": SIM_ABOUT, "capacity_bytes": DEFAULT_CAPACITY },
+            { "name": CUDA, "about": CUDA_ABOUT, "capacity_bytes": DEFAULT_CAPACITY },
+        ]);
         let all = json!({ "strategies": strategies, "workloads": workloads, "devices": devices });
         return out.line(format_args!("{all:#}"));
     }
@@ -42,7 +48,8 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
         out.line(format_args!("  {:<24}{}", workload.name, workload.about))?;
     }
     out.line(format_args!("devices"))?;
-    out.line(format_args!("  {DEVICE:<24}{DEVICE_ABOUT}"))?;
+    out.line(format_args!("  {SIM:<24}{SIM_ABOUT}"))?;
+    out.line(format_args!("  {CUDA:<24}{CUDA_ABOUT}"))?;
     let capacity = bytes(DEFAULT_CAPACITY);
-    out.line(format_args!("  {:<24}{capacity}, unless the trace or --capacity says otherwise", ""))
+    out.line(format_args!("  {:<24}both of {capacity}, unless the trace or --capacity says otherwise", ""))
 }

@@ -11,6 +11,7 @@ use harness::registry::{Configured, Entry, STRATEGIES, configure};
 use harness::run::{self, Job, LimitChoice, Options, Pass, Report};
 use harness::size::counted;
 use harness::table;
+use harness::target::{DeviceName, Target};
 use std::num::NonZeroUsize;
 use workload_gen::plain_path;
 
@@ -26,8 +27,9 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
         limit: args.limit.unwrap_or(LimitChoice::OfTrace),
         jobs: args.jobs.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
     };
-    let jobs = run::jobs(&workloads, &strategies, &options);
-    run::check(&jobs)?;
+    let targets = targets(args)?;
+    let jobs = run::jobs(&workloads, &targets, &strategies, &options);
+    run::check(&jobs, pass)?;
     if pass.times() && is_debug_build() {
         complain(format_args!("warning: this is a debug build, its times say nothing; build with --release"));
     }
@@ -54,6 +56,20 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     }
     let all = counted(jobs.len(), "run", "runs");
     Err(Error::CheckFailed(format!("went wrong: {faults} of {all}; see the outcome of each")))
+}
+
+fn targets(args: &RunArgs) -> Result<Vec<Target>, Error> {
+    let mut names: Vec<DeviceName> = Vec::new();
+    for name in &args.devices {
+        // The same twice would make rows that nothing tells apart.
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    if names.is_empty() {
+        names.push(DeviceName::Sim);
+    }
+    names.iter().map(Target::open).collect()
 }
 
 fn pass(args: &RunArgs) -> Result<Pass, Error> {
@@ -101,7 +117,13 @@ fn print(
     records: &Records,
     out: &mut Output,
 ) -> Result<(), Error> {
-    let sections = [table::memory(jobs, reports), table::times(jobs, reports), table::findings(jobs, reports)];
+    let sections = [
+        table::memory(jobs, reports),
+        table::times(jobs, reports),
+        table::integrity(jobs, reports),
+        table::decisions(jobs, reports),
+        table::findings(jobs, reports),
+    ];
     for section in sections.iter().filter(|section| !section.is_empty()) {
         out.text(section)?;
         out.line(format_args!(""))?;
