@@ -8,12 +8,12 @@
 //! Ticket work is unknown, so its check is made when the ticket ends: when the trace says so, or when the strategy waits
 //! for it, by itself or with all other work of the card.
 
-use crate::replay::{Finding, Outcome, Replay, Tape, step};
-use allocator_core::Usage;
+use crate::replay::{Finding, Outcome, Tape, step};
 use allocator_core::cuda::{CudaDevice, Mismatched};
 use allocator_core::{
     AsyncSettings, Device, DeviceError, DeviceInfo, Fence, Handle, Machine, MemoryInfo, StreamId, Sync,
 };
+use allocator_core::{Strategy, Usage};
 use std::collections::BTreeMap;
 use workload_gen::{Event, Trace};
 
@@ -251,7 +251,7 @@ impl<P: Patterns> Checker<P> {
 }
 
 /// Replays `trace` on `strategy`, which was made for `device` and has served nothing yet.
-pub fn integrity<P: Patterns>(trace: &Trace, strategy: &mut dyn Replay, device: P) -> Integrity {
+pub fn integrity<P: Patterns>(trace: &Trace, strategy: &mut dyn Strategy, device: P) -> Integrity {
     let mut checker = Checker {
         device,
         event: 0,

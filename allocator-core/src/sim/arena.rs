@@ -1,52 +1,34 @@
-//! Where the simulated `malloc` puts things: first fit, lowest address, in driver pages of 2 MiB.
+//! Where `malloc` puts things and what the card loses to them: three levels, as seen on a card.
 //!
-//! Requests under 2 MiB share pages in steps of 512 bytes, larger ones get whole pages, as on a card. So a strategy
-//! that asks the driver for odd sizes loses memory here as it would there.
+//! ```text
+//! requests below 2 MiB      512-byte steps of shared pages: the smallest gap that fits, of equals the oldest
+//!         | 2 MiB pages
+//! larger ones, and pages    gaps of the newest chunk that has one large enough: the smallest, of equals the lowest
+//!         | chunks
+//! chunks                    multiples of 32 MiB of address space, from the top down
+//! ```
+//!
+//! Memory is lost to the card by the page, addresses are taken by the chunk. Every rule was read off 12,800 calls of
+//! `cuMemAlloc` and `cuMemFree` on an H200 (driver 580.159.04), and reproduces each address of them; the tests have some.
 
-use super::first_fit::FirstFit;
+use super::chunks::Chunks;
+use super::steps::Steps;
 use std::collections::BTreeMap;
 
 /// Bytes of a driver page.
 pub(super) const PAGE: u64 = 2 << 20;
 /// Alignment of addresses, and the step in which small requests share a page.
 pub(super) const STEP: u64 = 512;
-const BASE: u64 = 0x7000_0000_0000;
-/// Pages from `BASE` to the end of the 47-bit address space.
-const PAGES: u32 = 8 << 20;
-const STEPS: u16 = (PAGE / STEP) as u16;
-
-/// A run of free steps in a shared page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Gap {
-    start: u16,
-    len: u16,
-}
-
-const WHOLE_PAGE: Gap = Gap { start: 0, len: STEPS };
 
 /// Memory given out by `malloc`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arena {
     /// Bytes asked for, by address.
     live: BTreeMap<u64, u64>,
-    /// Pages from here on were never used, or are free again up to the end.
-    top: u32,
-    /// Lengths of the runs of free pages below `top`, by first page.
-    runs: FirstFit,
-    /// Free steps of each shared page, by address. A page without live requests is not shared any more.
-    shared: BTreeMap<u32, Vec<Gap>>,
-    /// The longest gap of each shared page.
-    room: FirstFit,
+    chunks: Chunks,
+    steps: Steps,
     asked: u64,
     pages: u64,
-}
-
-fn page_of(ptr: u64) -> u32 {
-    ((ptr - BASE) / PAGE) as u32
-}
-
-fn address_of(page: u32) -> u64 {
-    BASE + u64::from(page) * PAGE
 }
 
 impl Arena {
@@ -68,9 +50,17 @@ impl Arena {
     /// Takes `size` > 0 bytes, using at most `left` more bytes of the device.
     pub(super) fn take(&mut self, size: u64, left: u64) -> Option<u64> {
         let ptr = if size < PAGE {
-            self.take_steps(size.div_ceil(STEP) as u16, left)?
+            let len = size.div_ceil(STEP) as u16;
+            match self.steps.take(len) {
+                Some(ptr) => ptr,
+                None => {
+                    let page = self.take_pages(1, left)?;
+                    self.steps.add(page);
+                    self.steps.take(len)?
+                }
+            }
         } else {
-            address_of(self.take_pages(size.div_ceil(PAGE), left)?)
+            self.take_pages(size.div_ceil(PAGE), left)?
         };
         self.live.insert(ptr, size);
         self.asked += size;
@@ -81,105 +71,28 @@ impl Arena {
     pub(super) fn give(&mut self, ptr: u64) -> Option<u64> {
         let size = self.live.remove(&ptr)?;
         self.asked -= size;
-        if size < PAGE {
-            self.give_steps(ptr, size.div_ceil(STEP) as u16);
-        } else {
-            self.give_pages(page_of(ptr), size.div_ceil(PAGE) as u32);
+        if size >= PAGE {
+            self.give_pages(ptr, size.div_ceil(PAGE));
+        } else if let Some(page) = self.steps.give(ptr, size.div_ceil(STEP) as u16) {
+            self.give_pages(page, 1);
         }
         Some(size)
     }
 
-    fn take_pages(&mut self, count: u64, left: u64) -> Option<u32> {
+    fn take_pages(&mut self, count: u64, left: u64) -> Option<u64> {
         if count > left / PAGE {
             return None;
         }
-        let len = u32::try_from(count).ok()?;
-        let page = match self.runs.first_at_least(len) {
-            Some(page) => {
-                let run = self.runs.get(page);
-                self.runs.set(page, 0);
-                if run > len {
-                    self.runs.set(page + len, run - len);
-                }
-                page
-            }
-            None if len <= PAGES - self.top => {
-                let page = self.top;
-                self.top += len;
-                page
-            }
-            None => return None,
-        };
+        let ptr = self.chunks.take(u32::try_from(count).ok()?)?;
         self.pages += count;
-        Some(page)
+        Some(ptr)
     }
 
-    /// The live neighbours tell where the free runs on both sides begin and end.
-    fn give_pages(&mut self, page: u32, len: u32) {
-        self.pages -= u64::from(len);
-        let end = page + len;
-        let before = self.live.range(..address_of(page)).next_back();
-        let first = before.map_or(0, |(&ptr, &size)| page_of(ptr + size - 1) + 1);
-        if first < page {
-            self.runs.set(first, 0);
-        }
-        match self.live.range(address_of(end)..).next() {
-            Some((&ptr, _)) => {
-                let after = page_of(ptr);
-                self.runs.set(end, 0);
-                self.runs.set(first, after - first);
-            }
-            None => self.top = first,
-        }
+    fn give_pages(&mut self, ptr: u64, count: u64) {
+        self.pages -= count;
+        // What is live fits into 32 bits, or it would not have been given.
+        self.chunks.give(ptr, count as u32);
     }
-
-    fn take_steps(&mut self, len: u16, left: u64) -> Option<u64> {
-        let page = match self.room.first_at_least(len.into()) {
-            Some(page) => page,
-            None => {
-                let page = self.take_pages(1, left)?;
-                self.shared.insert(page, vec![WHOLE_PAGE]);
-                page
-            }
-        };
-        let gaps = self.shared.get_mut(&page)?;
-        let at = gaps.iter().position(|gap| gap.len >= len)?;
-        let start = gaps[at].start;
-        if gaps[at].len == len {
-            gaps.remove(at);
-        } else {
-            gaps[at] = Gap { start: start + len, len: gaps[at].len - len };
-        }
-        self.room.set(page, longest(gaps));
-        Some(address_of(page) + u64::from(start) * STEP)
-    }
-
-    fn give_steps(&mut self, ptr: u64, len: u16) {
-        let page = page_of(ptr);
-        let Some(gaps) = self.shared.get_mut(&page) else { return };
-        let mut gap = Gap { start: ((ptr - address_of(page)) / STEP) as u16, len };
-        let mut at = gaps.partition_point(|other| other.start < gap.start);
-        if gaps.get(at).is_some_and(|next| next.start == gap.start + gap.len) {
-            gap.len += gaps.remove(at).len;
-        }
-        if at > 0 && gaps[at - 1].start + gaps[at - 1].len == gap.start {
-            at -= 1;
-            let before = gaps.remove(at);
-            gap = Gap { start: before.start, len: before.len + gap.len };
-        }
-        if gap == WHOLE_PAGE {
-            self.shared.remove(&page);
-            self.room.set(page, 0);
-            self.give_pages(page, 1);
-        } else {
-            gaps.insert(at, gap);
-            self.room.set(page, longest(gaps));
-        }
-    }
-}
-
-fn longest(gaps: &[Gap]) -> u32 {
-    gaps.iter().map(|gap| u32::from(gap.len)).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -188,40 +101,40 @@ mod tests {
 
     const ALL: u64 = 1 << 50;
 
-    /// First fit as one would write it for a proof: a scan over the live allocations, in whole pages.
-    fn scan(live: &BTreeMap<u64, u64>, size: u64) -> u64 {
-        let need = size.next_multiple_of(PAGE);
-        let mut at = BASE;
-        for (&ptr, &size) in live {
-            if ptr - at >= need {
-                break;
+    /// What a card answered: `a SLOT SIZE ADDRESS` and `f SLOT`, addresses relative to the first one.
+    fn agrees_with_the_card(recording: &str) {
+        let mut arena = Arena::default();
+        let mut slots = BTreeMap::new();
+        let mut first = None;
+        let mut count = 0;
+        for (line, text) in recording.lines().enumerate().filter(|(_, text)| !text.starts_with('#')) {
+            let words: Vec<&str> = text.split(' ').collect();
+            match words[..] {
+                ["a", slot, size, offset] => {
+                    let ptr = arena.take(size.parse().unwrap(), ALL).unwrap();
+                    let offset: i64 = offset.parse().unwrap();
+                    let expected = first.get_or_insert(ptr).wrapping_add_signed(offset);
+                    assert_eq!(ptr.wrapping_sub(expected) as i64, 0, "line {}: {text}", line + 1);
+                    slots.insert(slot, ptr);
+                    count += 1;
+                }
+                ["f", slot] => assert!(arena.give(slots.remove(slot).unwrap()).is_some()),
+                _ => panic!("line {}: {text}", line + 1),
             }
-            at = ptr + size.next_multiple_of(PAGE);
         }
-        at
+        assert!(count > 300, "{count}");
+        for ptr in slots.into_values() {
+            arena.give(ptr).unwrap();
+        }
+        assert_eq!((arena.asked(), arena.used()), (0, 0));
     }
 
     #[test]
-    fn whole_pages_go_where_a_scan_finds_them() {
-        let mut arena = Arena::default();
-        let mut live = BTreeMap::new();
-        let mut state = 7u64;
-        for _ in 0..20_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let random = state >> 33;
-            if live.len() > 200 || (random.is_multiple_of(2) && !live.is_empty()) {
-                let nth = (random / 2) as usize % live.len();
-                let ptr = *live.keys().nth(nth).unwrap();
-                assert_eq!(arena.give(ptr), live.remove(&ptr));
-            } else {
-                let size = PAGE + random % (20 * PAGE);
-                let expected = scan(&live, size);
-                assert_eq!(arena.take(size, ALL), Some(expected));
-                live.insert(expected, size);
-            }
-            assert_eq!(arena.asked(), live.values().sum::<u64>());
-            assert_eq!(arena.used(), live.values().map(|size| size.next_multiple_of(PAGE)).sum::<u64>());
-        }
+    fn every_address_is_the_one_that_the_card_gave() {
+        agrees_with_the_card(include_str!("recordings/large.txt"));
+        agrees_with_the_card(include_str!("recordings/small.txt"));
+        agrees_with_the_card(include_str!("recordings/mixed.txt"));
+        agrees_with_the_card(include_str!("recordings/segments.txt"));
     }
 
     #[test]
@@ -238,7 +151,7 @@ mod tests {
                 assert_eq!(arena.give(ptr), live.remove(&ptr));
                 assert_eq!(arena.give(ptr), None);
             } else {
-                let size = 1 + random % (1 << (1 + random % 23));
+                let size = 1 + random % (1 << (1 + random % 28));
                 let ptr = arena.take(size, ALL).unwrap();
                 assert_eq!(ptr % STEP, 0);
                 let before = live.range(..ptr).next_back();
@@ -250,9 +163,10 @@ mod tests {
         for ptr in live.keys() {
             arena.give(*ptr);
         }
-        assert_eq!((arena.asked(), arena.used(), arena.top), (0, 0, 0));
-        assert_eq!(arena.runs.first_at_least(1), None);
-        assert_eq!(arena.room.first_at_least(1), None);
+        assert_eq!((arena.asked(), arena.used()), (0, 0));
+        let fresh = Arena::default();
+        assert_eq!(arena.chunks.longest_gaps(), fresh.chunks.longest_gaps());
+        assert_eq!(arena.steps, fresh.steps);
     }
 
     #[test]
@@ -263,7 +177,7 @@ mod tests {
         assert_eq!(ptrs[63] - ptrs[0], 63 * 512);
         assert_eq!(arena.take(PAGE - 512, 0), None, "no room in the page, none on the device");
         assert_eq!(arena.give(ptrs[5]), Some(512));
-        assert_eq!(arena.take(100, 0), Some(ptrs[5]), "the lowest gap that fits");
+        assert_eq!(arena.take(100, 0), Some(ptrs[5]), "the smallest gap that fits");
         assert_eq!((arena.asked(), arena.used()), (63 * 512 + 100, PAGE));
     }
 
@@ -272,8 +186,8 @@ mod tests {
         let mut arena = Arena::default();
         assert_eq!(arena.take(2 * PAGE, 2 * PAGE - 1), None);
         assert_eq!(arena.take(u64::MAX, u64::MAX), None);
-        assert_eq!(arena.take(2 * PAGE, 2 * PAGE), Some(BASE));
-        assert_eq!(arena.give(BASE + PAGE), None);
+        let ptr = arena.take(2 * PAGE, 2 * PAGE).unwrap();
+        assert_eq!(arena.give(ptr + PAGE), None);
         assert_eq!(arena.give(0), None);
     }
 }

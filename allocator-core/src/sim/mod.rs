@@ -4,10 +4,12 @@
 //! [`Profile`] and from the work that was queued.
 
 mod arena;
+mod chunks;
 mod clock;
-mod first_fit;
+mod maxima;
 mod pages;
 mod profile;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +24,7 @@ use pages::Pages;
 
 /// The simulated device.
 ///
-/// `malloc` is first fit, lowest address, in 2 MiB pages; requests under 2 MiB share pages. A failed call costs its
+/// `malloc` gives the addresses that a card gives (see `arena`); requests under 2 MiB share pages. A failed call costs its
 /// base price. `free` waits for the work queued on all streams, but does not end tickets: when those end is known
 /// only to the recording they come from. Waiting for a ticket with `sync` does end it.
 #[derive(Clone, Debug)]

@@ -1,15 +1,15 @@
-//! "The lowest index whose value is at least v", in logarithmic time.
+//! "The first, or the last, index whose value is at least v", in logarithmic time.
 
 /// Values by index, zero unless set, in a tree of maxima.
 ///
 /// `tree[1]` is the root, the children of `i` are `2i` and `2i + 1`, and the second half of the array holds the
 /// values themselves. It doubles when an index beyond its end is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FirstFit {
+pub(super) struct Maxima {
     tree: Vec<u32>,
 }
 
-impl FirstFit {
+impl Maxima {
     fn leaves(&self) -> usize {
         self.tree.len() / 2
     }
@@ -40,14 +40,24 @@ impl FirstFit {
 
     /// The lowest index with a value of at least `value` (> 0).
     pub(super) fn first_at_least(&self, value: u32) -> Option<u32> {
+        self.descend(value, 0)
+    }
+
+    /// The highest index with a value of at least `value` (> 0).
+    pub(super) fn last_at_least(&self, value: u32) -> Option<u32> {
+        self.descend(value, 1)
+    }
+
+    /// Goes to the child on the `preferred` side wherever it reaches `value`.
+    fn descend(&self, value: u32, preferred: usize) -> Option<u32> {
         if self.tree.get(1).is_none_or(|&highest| highest < value) {
             return None;
         }
         let mut at = 1;
         while at < self.leaves() {
-            at *= 2;
+            at = 2 * at + preferred;
             if self.tree[at] < value {
-                at += 1;
+                at ^= 1;
             }
         }
         u32::try_from(at - self.leaves()).ok()
@@ -71,7 +81,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_scan() {
-        let mut fit = FirstFit::default();
+        let mut fit = Maxima::default();
         let mut values = vec![0u32; 1000];
         let mut state = 1u32;
         for _ in 0..5000 {
@@ -82,13 +92,15 @@ mod tests {
             let wanted = state % 60 + 1;
             let scanned = values.iter().position(|&v| v >= wanted).map(|i| i as u32);
             assert_eq!(fit.first_at_least(wanted), scanned);
+            let scanned = values.iter().rposition(|&v| v >= wanted).map(|i| i as u32);
+            assert_eq!(fit.last_at_least(wanted), scanned);
             assert_eq!(fit.get(index), value);
         }
     }
 
     #[test]
     fn empty_has_nothing() {
-        let mut fit = FirstFit::default();
+        let mut fit = Maxima::default();
         assert_eq!(fit.first_at_least(1), None);
         assert_eq!(fit.get(7), 0);
         fit.set(7, 0);
