@@ -199,7 +199,11 @@ mod tests {
                 dev.order_after(StreamId::DEFAULT, fence),
                 dev.sync(Sync::Device),
                 dev.memory_info().map(drop),
+                dev.malloc_async(512, StreamId::DEFAULT).map(drop),
+                dev.free_async(0, StreamId::DEFAULT),
+                dev.trim_async(0),
             ];
+            assert_eq!(outcomes.len(), CallKind::ALL.len());
             for (other, outcome) in CallKind::ALL.into_iter().zip(outcomes) {
                 assert_eq!(outcome == Err(failure), other == kind, "{other}");
             }

@@ -137,6 +137,9 @@ pub trait Configure: Strategy + Sized {
     const NAME: &'static str;
     /// One line for lists.
     const ABOUT: &'static str;
+    /// Whether it needs the stream-ordered calls ([`crate::DeviceInfo::stream_ordered`]); the harness leaves it out where
+    /// a device has none.
+    const STREAM_ORDERED: bool = false;
     /// Every parameter with its default. Field names are the parameters' names.
     type Params: Default + Serialize + DeserializeOwned;
 

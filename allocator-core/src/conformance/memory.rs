@@ -102,7 +102,14 @@ impl Memory {
     pub(super) fn freed(&mut self, ptr: u64, order: &Order) -> Result<(), Broken> {
         let Some(piece) = self.mapped.remove(&ptr) else { return Ok(()) };
         self.held -= piece.size;
-        self.vacate(ptr, &piece, order)
+        self.vacate(ptr, &piece, None, order)
+    }
+
+    /// The device's pool took back what it gave, for use when `stream` has come to this point.
+    pub(super) fn freed_on(&mut self, ptr: u64, stream: StreamId, order: &Order) -> Result<(), Broken> {
+        let Some(piece) = self.mapped.remove(&ptr) else { return Ok(()) };
+        self.held -= piece.size;
+        self.vacate(ptr, &piece, Some(stream), order)
     }
 
     pub(super) fn reserved(&mut self, va: u64, size: u64) {
@@ -147,7 +154,7 @@ impl Memory {
                 }
                 self.forget_if_unused(handle);
             }
-            verdict = verdict.and(self.vacate(at, &piece, order));
+            verdict = verdict.and(self.vacate(at, &piece, None, order));
         }
         verdict
     }
@@ -165,8 +172,8 @@ impl Memory {
         }
     }
 
-    /// Nobody may have, or still be using, a piece at the address that goes.
-    fn vacate(&mut self, va: u64, piece: &Piece, order: &Order) -> Result<(), Broken> {
+    /// Nobody may have a piece at the address that goes, or still be using it: now, or when `stream` comes to this point.
+    fn vacate(&mut self, va: u64, piece: &Piece, stream: Option<StreamId>, order: &Order) -> Result<(), Broken> {
         let mut verdict = Ok(());
         for (at, extent) in self.overlapping(piece.physical, piece.size) {
             let used_through_an_alias = extent.va.wrapping_sub(at) != va.wrapping_sub(piece.physical);
@@ -180,9 +187,15 @@ impl Memory {
                     verdict = verdict.and(Err(Broken::new(Rule::NoOverlap, text)));
                 }
                 State::Freed(points) => {
-                    if let Some(user) = order.may_still_run(&points).map(Lane) {
+                    let (user, what) = match stream {
+                        None => (order.may_still_run(&points), "unmapped".to_string()),
+                        Some(stream) => {
+                            (order.may_run_beside(&points, stream), format!("freed in the order of {}", Lane(stream)))
+                        }
+                    };
+                    if let Some(user) = user.map(Lane) {
                         let text = format!(
-                            "the memory of {who} was unmapped while {user} may still use it: nothing waited for {user}"
+                            "the memory of {who} was {what} while {user} may still use it: nothing waited for {user}"
                         );
                         verdict = verdict.and(Err(Broken::new(Rule::StreamOrder, text)));
                     }

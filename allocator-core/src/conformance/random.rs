@@ -179,7 +179,7 @@ impl Generator {
 
     fn fault(&mut self) -> Op {
         let kind = CallKind::ALL[self.random.below(CallKind::ALL.len() as u64) as usize];
-        let broken = !may_lack_memory(kind) || self.random.one_in(3);
+        let broken = self.random.one_in(3) || !may_lack_memory(kind);
         Op::Fail { kind, nth: 1 + self.random.below(4) as u32, broken }
     }
 
@@ -211,7 +211,7 @@ impl Generator {
 
 /// Whether calls of this kind fail for want of memory or addresses.
 pub(super) fn may_lack_memory(kind: CallKind) -> bool {
-    matches!(kind, CallKind::Malloc | CallKind::Reserve | CallKind::Create | CallKind::Map)
+    matches!(kind, CallKind::Malloc | CallKind::Reserve | CallKind::Create | CallKind::Map | CallKind::MallocAsync)
 }
 
 impl Iterator for Generator {

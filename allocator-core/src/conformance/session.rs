@@ -87,8 +87,8 @@ fn broken(rule: Rule, text: impl Into<String>) -> Verdict {
 
 impl<S: Strategy> Session<S> {
     pub(super) fn new(make: &impl Fn(&DeviceInfo) -> S, setup: Setup) -> Session<S> {
-        let device = FaultDevice::new(SimDevice::new(setup.capacity));
-        let device = Witness::new(device);
+        let device = SimDevice::new(setup.capacity).with_stream_ordered();
+        let device = Witness::new(FaultDevice::new(device));
         Session {
             strategy: make(&device.info()),
             device,
@@ -422,7 +422,7 @@ impl<S: Strategy> Session<S> {
     /// With nothing live, `trim(0)` must leave the device empty.
     fn expect_empty(&mut self) -> Verdict {
         self.step(Op::Trim { keep: 0 })?;
-        match self.device.memory.held() {
+        match self.device.taken() {
             0 => Ok(()),
             held => broken(Rule::TrimToEmpty, format!("with nothing live, {held} bytes are still held after trim(0)")),
         }

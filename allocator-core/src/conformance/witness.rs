@@ -3,7 +3,7 @@
 use super::memory::Memory;
 use super::order::Order;
 use super::{Broken, Rule};
-use crate::device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync};
+use crate::device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync};
 use crate::error::DeviceError;
 use crate::faults::FaultDevice;
 use crate::request::StreamId;
@@ -104,6 +104,11 @@ impl Witness {
         self.device.complete(ticket);
     }
 
+    /// Bytes that the device itself counts as taken: with what its pool has not got back.
+    pub(super) fn taken(&self) -> u64 {
+        self.device.usage().reserved
+    }
+
     fn check(&mut self, verdict: Result<(), Broken>) {
         if let Err(broken) = verdict {
             self.broken.get_or_insert(broken);
@@ -202,6 +207,37 @@ impl Device for Witness {
             let verdict = self.memory.unmapped(va, size, &self.order);
             self.check(verdict);
         }
+        answer
+    }
+
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        let answer = self.device.malloc_async(size, stream);
+        self.answer(format_args!("malloc_async({size}, {stream})"), &answer);
+        if let Ok(ptr) = answer {
+            self.memory.malloced(ptr, size);
+        }
+        answer
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        let answer = self.device.free_async(ptr, stream);
+        self.answer(format_args!("free_async({ptr:#x}, {stream})"), &answer);
+        if answer.is_ok() {
+            let verdict = self.memory.freed_on(ptr, stream, &self.order);
+            self.check(verdict);
+        }
+        answer
+    }
+
+    fn trim_async(&mut self, keep: u64) -> Result<(), DeviceError> {
+        let answer = self.device.trim_async(keep);
+        self.answer(format_args!("trim_async({keep})"), &answer);
+        answer
+    }
+
+    fn configure_async(&mut self, settings: AsyncSettings) -> Result<(), DeviceError> {
+        let answer = self.device.configure_async(settings);
+        self.answer(format_args!("configure_async({settings:?})"), &answer);
         answer
     }
 

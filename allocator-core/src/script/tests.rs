@@ -84,6 +84,13 @@ fn a_run_that_is_shorter_or_longer_is_found() {
     assert!(mismatch.to_string().contains("the recording has ended, the run made"), "{mismatch}");
 }
 
+const SETTINGS: AsyncSettings = AsyncSettings {
+    release_threshold: 7,
+    follow_event_dependencies: true,
+    opportunistic: false,
+    internal_dependencies: true,
+};
+
 /// Every call is logged with its arguments and answer, and answered from the log.
 #[test]
 fn every_call_is_logged_and_played() {
@@ -103,11 +110,13 @@ fn every_call_is_logged_and_played() {
             format!("{:?} {:?}", dev.poll(fence), dev.poll(Fence { seq: 9, ..fence })),
             format!("{:?} {:?}", dev.order_after(StreamId(2), fence), dev.sync(Sync::Device)),
             format!("{:?} {:?} {:?}", dev.free(ptr), dev.free(ptr), dev.memory_info()),
+            format!("{:?} {:?}", dev.configure_async(SETTINGS), dev.malloc_async(MIB, StreamId(1))),
+            format!("{:?} {:?}", dev.free_async(ptr, StreamId(1)), dev.trim_async(0)),
         ]
     }
-    let mut log = LogDevice::new(SimDevice::new(48 * MIB));
+    let mut log = LogDevice::new(SimDevice::new(48 * MIB).with_stream_ordered());
     let answers = all(&mut log);
-    assert_eq!(log.steps().len(), 20);
+    assert_eq!(log.steps().len(), 24);
     let mut script = ScriptDevice::play(log.info(), log.steps().to_vec());
     assert_eq!(all(&mut script), answers);
     assert_eq!((script.usage().reserved, script.usage().calls), (0, log.usage().calls));
@@ -138,6 +147,10 @@ fn play(dev: &mut dyn Device, call: &Call) {
         Call::OrderAfter { stream, fence } => drop(dev.order_after(stream, fence)),
         Call::Sync { what } => drop(dev.sync(what)),
         Call::MemoryInfo => drop(dev.memory_info()),
+        Call::MallocAsync { size, stream } => drop(dev.malloc_async(size, stream)),
+        Call::FreeAsync { ptr, stream } => drop(dev.free_async(ptr, stream)),
+        Call::TrimAsync { keep } => drop(dev.trim_async(keep)),
+        Call::ConfigureAsync { settings } => drop(dev.configure_async(settings)),
         Call::Retired { ptr } => dev.retired(ptr),
     }
 }

@@ -7,6 +7,7 @@ mod arena;
 mod chunks;
 mod clock;
 mod maxima;
+mod ordered;
 mod pages;
 mod profile;
 mod steps;
@@ -15,24 +16,27 @@ mod tests;
 
 pub use profile::{Cost, Profile};
 
-use crate::device::{CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
+use crate::device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 use crate::error::DeviceError;
 use crate::request::StreamId;
 use arena::Arena;
 use clock::Clock;
+use ordered::Pool;
 use pages::Pages;
 
 /// The simulated device.
 ///
 /// `malloc` gives the addresses that a card gives (see `arena`); requests under 2 MiB share pages. A failed call costs its
 /// base price. `free` waits for the work queued on all streams, but does not end tickets: when those end is known
-/// only to the recording they come from. Waiting for a ticket with `sync` does end it.
+/// only to the recording they come from. Waiting for a ticket with `sync` does end it. The stream-ordered calls are for
+/// tests ([`SimDevice::with_stream_ordered`]).
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     capacity: u64,
     profile: Profile,
     arena: Arena,
     pages: Pages,
+    pool: Option<Pool>,
     clock: Clock,
     calls: [u64; CallKind::ALL.len()],
     call_ns: [u64; CallKind::ALL.len()],
@@ -51,10 +55,18 @@ impl SimDevice {
             profile,
             arena: Arena::default(),
             pages: Pages::default(),
+            pool: None,
             clock: Clock::default(),
             calls: [0; CallKind::ALL.len()],
             call_ns: [0; CallKind::ALL.len()],
         }
+    }
+
+    /// The device with the stream-ordered calls, for tests of what strategies do with them. It holds them to the order
+    /// of streams, but says nothing about a card's driver: its calls cost nothing, each block has memory of its own, which
+    /// goes back when its stream has come to the free, and the pool's settings have no effect.
+    pub fn with_stream_ordered(self) -> SimDevice {
+        SimDevice { pool: Some(Pool::default()), ..self }
     }
 
     /// The call costs in force.
@@ -92,6 +104,13 @@ impl SimDevice {
         self.clock.pass(ns);
         let total = &mut self.call_ns[kind as usize];
         *total = total.saturating_add(ns);
+    }
+
+    /// Takes memory back whose free was reached.
+    fn collect(&mut self) {
+        while let Some(ptr) = self.pool.as_mut().and_then(|pool| pool.next_reached(&mut self.clock)) {
+            self.arena.give(ptr);
+        }
     }
 
     /// Charges a call about `bytes` bytes by its outcome.
@@ -132,7 +151,7 @@ impl Device for SimDevice {
             alignment: arena::STEP,
             granularity: arena::PAGE,
             virtual_memory: true,
-            stream_ordered: false,
+            stream_ordered: self.pool.is_some(),
         }
     }
 
@@ -154,7 +173,8 @@ impl Device for SimDevice {
 
     fn free(&mut self, ptr: u64) -> Result<(), DeviceError> {
         let used = self.arena.used();
-        match self.arena.give(ptr) {
+        let is_of_pool = self.pool.as_ref().is_some_and(|pool| pool.has(ptr));
+        match if is_of_pool { None } else { self.arena.give(ptr) } {
             Some(size) => {
                 self.waiting(CallKind::Free, Clock::wait_idle);
                 if self.arena.used() == used {
@@ -208,6 +228,41 @@ impl Device for SimDevice {
         }
     }
 
+    fn malloc_async(&mut self, size: u64, stream: StreamId) -> Result<u64, DeviceError> {
+        self.collect();
+        let left = self.left();
+        let outcome = match &mut self.pool {
+            None => return Err(DeviceError::Unsupported(CallKind::MallocAsync)),
+            Some(_) if size == 0 || stream.as_ticket().is_some() => Err(DeviceError::Invalid(CallKind::MallocAsync)),
+            Some(pool) => self.arena.take(size, left).inspect(|&ptr| pool.take(ptr)).ok_or(DeviceError::OutOfMemory),
+        };
+        self.charged(CallKind::MallocAsync, size, outcome)
+    }
+
+    fn free_async(&mut self, ptr: u64, stream: StreamId) -> Result<(), DeviceError> {
+        let outcome = match &mut self.pool {
+            None => return Err(DeviceError::Unsupported(CallKind::FreeAsync)),
+            Some(pool) if stream.as_ticket().is_none() && pool.is_live(ptr) => {
+                pool.give(ptr, self.clock.fence(stream));
+                Ok(())
+            }
+            Some(_) => Err(DeviceError::Invalid(CallKind::FreeAsync)),
+        };
+        self.charged(CallKind::FreeAsync, 0, outcome)
+    }
+
+    fn trim_async(&mut self, _keep: u64) -> Result<(), DeviceError> {
+        if self.pool.is_none() {
+            return Err(DeviceError::Unsupported(CallKind::TrimAsync));
+        }
+        self.collect();
+        self.charged(CallKind::TrimAsync, 0, Ok(()))
+    }
+
+    fn configure_async(&mut self, _settings: AsyncSettings) -> Result<(), DeviceError> {
+        if self.pool.is_some() { Ok(()) } else { Err(DeviceError::Unsupported(CallKind::MallocAsync)) }
+    }
+
     fn fence(&mut self, stream: StreamId) -> Result<Fence, DeviceError> {
         self.charge(CallKind::Fence, 1, 0);
         Ok(self.clock.fence(stream))
@@ -236,6 +291,7 @@ impl Device for SimDevice {
                 true
             }
         });
+        self.collect();
         if known { Ok(()) } else { Err(DeviceError::Invalid(CallKind::Sync)) }
     }
 

@@ -84,7 +84,7 @@ impl Profile {
             CallKind::OrderAfter => self.order_after,
             CallKind::Sync => self.sync,
             CallKind::MemoryInfo => self.memory_info,
-            // Not on this device.
+            // Not modelled: only tests use them here.
             CallKind::MallocAsync | CallKind::FreeAsync | CallKind::TrimAsync => Cost::flat(0),
         }
     }

@@ -175,3 +175,60 @@ fn clones_are_independent() {
     twin.free(ptr).unwrap();
     assert!(dev.holds(ptr, MIB) && !twin.holds(ptr, MIB));
 }
+
+#[test]
+fn the_pool_gets_memory_back_when_the_stream_has_come_to_the_free() {
+    const A: StreamId = StreamId(1);
+    let mut dev = SimDevice::new(4 * MIB).with_stream_ordered();
+    assert!(dev.info().stream_ordered);
+    let block = dev.malloc_async(4 * MIB, A).unwrap();
+    dev.work(A, 1_000).unwrap();
+    dev.free_async(block, A).unwrap();
+    dev.work(A, 1_000_000).unwrap();
+    assert_eq!(dev.malloc_async(4 * MIB, A), Err(DeviceError::OutOfMemory));
+    assert_eq!(dev.usage().reserved, 4 * MIB);
+    dev.host_work(1_000);
+    dev.trim_async(0).unwrap();
+    assert_eq!(dev.usage().reserved, 0, "the work behind the free does not matter");
+    let block = dev.malloc_async(4 * MIB, A).unwrap();
+    dev.free_async(block, A).unwrap();
+    dev.sync(Sync::Stream(A)).unwrap();
+    assert_eq!(dev.usage().reserved, 0, "waiting is enough");
+    assert_eq!(calls(&dev, CallKind::MallocAsync), (3, 0));
+    assert_eq!((calls(&dev, CallKind::FreeAsync), calls(&dev, CallKind::TrimAsync)), ((2, 0), (1, 0)));
+}
+
+#[test]
+fn the_pool_waits_for_tickets_that_its_stream_waits_for() {
+    let mut dev = SimDevice::new(4 * MIB).with_stream_ordered();
+    let block = dev.malloc_async(MIB, StreamId(1)).unwrap();
+    let ticket = dev.fence(StreamId::ticket(0)).unwrap();
+    dev.order_after(StreamId(1), ticket).unwrap();
+    dev.free_async(block, StreamId(1)).unwrap();
+    dev.trim_async(0).unwrap();
+    assert_eq!(dev.usage().reserved, MIB);
+    dev.complete(0);
+    dev.trim_async(0).unwrap();
+    assert_eq!(dev.usage().reserved, 0);
+}
+
+#[test]
+fn the_pool_refuses_what_is_not_its_own() {
+    let mut dev = SimDevice::new(1 << 30).with_stream_ordered();
+    let (a, ticket) = (StreamId(0), StreamId::ticket(0));
+    let [of_pool, other] = [dev.malloc_async(512, a).unwrap(), dev.malloc(512).unwrap()];
+    assert_eq!(dev.malloc_async(0, a), Err(DeviceError::Invalid(CallKind::MallocAsync)));
+    assert_eq!(dev.malloc_async(512, ticket), Err(DeviceError::Invalid(CallKind::MallocAsync)));
+    assert_eq!(dev.free_async(of_pool, ticket), Err(DeviceError::Invalid(CallKind::FreeAsync)));
+    assert_eq!(dev.free_async(other, a), Err(DeviceError::Invalid(CallKind::FreeAsync)));
+    assert_eq!(dev.free(of_pool), Err(DeviceError::Invalid(CallKind::Free)));
+    assert_eq!(dev.free_async(of_pool, a), Ok(()));
+    assert_eq!(dev.free(of_pool), Err(DeviceError::Invalid(CallKind::Free)), "freed, but not back yet");
+    assert_eq!(dev.free_async(of_pool, a), Err(DeviceError::Invalid(CallKind::FreeAsync)));
+    assert_eq!(dev.free(other), Ok(()));
+    let mut plain = SimDevice::new(1 << 30);
+    assert!(!plain.info().stream_ordered);
+    assert_eq!(plain.malloc_async(512, a), Err(DeviceError::Unsupported(CallKind::MallocAsync)));
+    assert_eq!(plain.free_async(512, a), Err(DeviceError::Unsupported(CallKind::FreeAsync)));
+    assert_eq!(plain.trim_async(0), Err(DeviceError::Unsupported(CallKind::TrimAsync)));
+}

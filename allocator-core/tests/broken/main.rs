@@ -3,10 +3,12 @@
 //! The toy allocator keeps all rules. Each of its switches breaks one line, and so one rule, which that rule's own
 //! test must find. The random runs must find it too, though they may meet another symptom first, and tell it briefly.
 
+mod ordered;
 mod paged;
 mod toy;
 
 use allocator_core::conformance::{Checked, Options, Rule, random_run, rules};
+use ordered::Ordered;
 use paged::Paged;
 use toy::{Bug, Toy};
 
@@ -14,6 +16,10 @@ allocator_core::conformance!(|_| Toy::new(None));
 
 mod pages {
     allocator_core::conformance!(|_| super::Paged::new(None));
+}
+
+mod pool {
+    allocator_core::conformance!(|_| super::Ordered::new(None));
 }
 
 /// A bug, the rule it breaks, and the rule that random runs find broken, if they look for such a thing at all.
@@ -91,6 +97,22 @@ fn virtual_memory_is_watched() {
     ];
     for (bug, rule) in bugs {
         let verdict = rule.check(|_| Paged::new(Some(bug)));
+        assert!(verdict.as_ref().is_err_and(|violation| violation.rule == rule), "{bug:?}: {verdict:?}");
+    }
+}
+
+#[test]
+fn the_stream_ordered_pool_is_watched() {
+    let bugs = [
+        (ordered::Bug::FreesOnDefaultStream, Rule::StreamOrder),
+        (ordered::Bug::IgnoresOtherStreams, Rule::StreamOrder),
+        (ordered::Bug::FreesWhileLive, Rule::NoOverlap),
+        (ordered::Bug::TrimsWithoutWait, Rule::TrimToEmpty),
+        (ordered::Bug::LosesBlockOnFailedFree, Rule::ErrorRecovery),
+        (ordered::Bug::FreesTwice, Rule::DeviceCalls),
+    ];
+    for (bug, rule) in bugs {
+        let verdict = rule.check(|_| Ordered::new(Some(bug)));
         assert!(verdict.as_ref().is_err_and(|violation| violation.rule == rule), "{bug:?}: {verdict:?}");
     }
 }
