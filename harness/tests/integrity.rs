@@ -23,46 +23,75 @@ enum Op {
 /// when the stream gets there.
 struct Contents {
     sim: SimDevice,
-    queues: BTreeMap<StreamId, VecDeque<(Fence, Op)>>,
+    queues: BTreeMap<StreamId, VecDeque<(u64, Fence, Op)>>,
+    count: u64,
     grains: BTreeMap<u64, u64>,
     found: Vec<Mismatched>,
 }
 
 impl Contents {
     fn new() -> Contents {
-        Contents { sim: SimDevice::new(1 << 30), queues: BTreeMap::new(), grains: BTreeMap::new(), found: Vec::new() }
+        let sim = SimDevice::new(1 << 30);
+        Contents { sim, queues: BTreeMap::new(), count: 0, grains: BTreeMap::new(), found: Vec::new() }
     }
 
     fn queue(&mut self, stream: StreamId, op: Op) -> Result<(), DeviceError> {
         let fence = self.sim.fence(stream)?;
-        self.queues.entry(stream).or_default().push_back((fence, op));
+        self.count += 1;
+        self.queues.entry(stream).or_default().push_back((self.count, fence, op));
         self.advance()
     }
 
     fn advance(&mut self) -> Result<(), DeviceError> {
-        for queue in self.queues.values_mut() {
-            while let Some((fence, op)) = queue.front() {
-                if !self.sim.poll(*fence)? {
-                    break;
-                }
-                match *op {
-                    Op::Fill { at, size, block } => {
-                        self.grains.extend((at..at + size).step_by(GRAIN as usize).map(|grain| (grain, block)));
-                    }
-                    Op::Check { at, size, block, tag } => {
-                        let wrong = |grain: &u64| self.grains.get(grain) != Some(&block);
-                        let mut wrong = (at..at + size).step_by(GRAIN as usize).filter(wrong);
-                        if let Some(first) = wrong.next() {
-                            let (index, words) = ((first - at) / 8, (1 + wrong.count() as u64) * GRAIN / 8);
-                            let found = self.grains.get(&first).map_or(u64::MAX, |block| block << 40 | index);
-                            self.found.push(Mismatched { tag, words, index, found });
-                        }
-                    }
-                }
-                queue.pop_front();
+        while let Some(stream) = self.next()? {
+            if let Some((_, _, op)) = self.queues.get_mut(&stream).and_then(VecDeque::pop_front) {
+                self.happens(op);
             }
         }
         Ok(())
+    }
+
+    /// Of what may happen now, what was queued first happens first: what one stream waits for on another was queued
+    /// before. Looking takes time, in which more may get ready, so one look must agree with the next.
+    fn next(&mut self) -> Result<Option<StreamId>, DeviceError> {
+        let mut before = self.look()?;
+        loop {
+            let now = self.look()?;
+            if now == before {
+                return Ok(now.map(|(_, stream)| stream));
+            }
+            before = now;
+        }
+    }
+
+    fn look(&mut self) -> Result<Option<(u64, StreamId)>, DeviceError> {
+        let mut ready = None;
+        for (&stream, queue) in &self.queues {
+            if let Some((number, fence, _)) = queue.front()
+                && ready.is_none_or(|(least, _)| *number < least)
+                && self.sim.poll(*fence)?
+            {
+                ready = Some((*number, stream));
+            }
+        }
+        Ok(ready)
+    }
+
+    fn happens(&mut self, op: Op) {
+        match op {
+            Op::Fill { at, size, block } => {
+                self.grains.extend((at..at + size).step_by(GRAIN as usize).map(|grain| (grain, block)));
+            }
+            Op::Check { at, size, block, tag } => {
+                let wrong = |grain: &u64| self.grains.get(grain) != Some(&block);
+                let mut wrong = (at..at + size).step_by(GRAIN as usize).filter(wrong);
+                if let Some(first) = wrong.next() {
+                    let (index, words) = ((first - at) / 8, (1 + wrong.count() as u64) * GRAIN / 8);
+                    let found = self.grains.get(&first).map_or(u64::MAX, |block| block << 40 | index);
+                    self.found.push(Mismatched { tag, words, index, found });
+                }
+            }
+        }
     }
 }
 

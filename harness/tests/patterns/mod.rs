@@ -13,10 +13,9 @@ use toy::Bug;
 use workload_gen::{Event, Trace};
 
 /// Mistakes that let two owners write to the same memory.
-pub const CORRUPTING: [Bug; 8] = [
+pub const CORRUPTING: [Bug; 7] = [
     Bug::CutsOffTooLittle,
     Bug::JoinsLiveNeighbours,
-    Bug::TrimsTooMuch,
     Bug::IgnoresUses,
     Bug::IgnoresOwnStream,
     Bug::IgnoresTickets,
