@@ -207,7 +207,7 @@ fn a_map_holds_what_is_reserved() {
     };
     let map = rows("peak.csv", ["run", "state", "size_bytes"]);
     let runs = rows("run.csv", ["run", "reserved_peak_bytes", "requested_at_reserved_peak_bytes"]);
-    assert_eq!(runs.len(), 6);
+    assert!(runs.len() >= 6, "{runs:?}");
     for [run, reserved, requested] in runs {
         let sum = |states: &[&str]| -> u64 {
             let pieces = map.iter().filter(|[of, state, _]| *of == run && states.contains(&state.as_str()));
@@ -242,7 +242,7 @@ fn a_failed_drawing_loses_nothing() {
 #[test]
 fn a_run_draws_itself() {
     let folder = TempDir::new().unwrap();
-    let run = ["run", "-w", "cuda", "--pass", "audit"];
+    let run = ["run", "-w", "cuda", "-s", "^(caching|direct|expandable)$", "--pass", "audit"];
     let out = succeeds(&folder, &[&run[..], &["-o", "r"]].concat());
     assert!(out.ends_with("the figures are in r/figures\n"), "{out}");
     let all = ["timeline", "overhead"].into_iter().flat_map(|figure| {
