@@ -198,8 +198,8 @@ pub fn long_run<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Result<Checked,
 
 /// Tests that a strategy keeps the rules: one `#[test]` for each.
 ///
-/// The argument makes a fresh strategy from a [`DeviceInfo`](crate::DeviceInfo). Used twice in a file (for other
-/// parameters), each goes into a module of its own.
+/// The argument makes a fresh strategy from a [`DeviceInfo`](crate::DeviceInfo). To use it twice in a file (for other
+/// parameters), put the second into a `mod` of its own: the tests of both have the same names.
 #[macro_export]
 macro_rules! conformance {
     ($make:expr $(,)?) => {

@@ -424,7 +424,9 @@ impl<S: Strategy> Session<S> {
         self.step(Op::Trim { keep: 0 })?;
         match self.device.taken() {
             0 => Ok(()),
-            held => broken(Rule::TrimToEmpty, format!("with nothing live, {held} bytes are still held after trim(0)")),
+            held => {
+                broken(Rule::TrimToEmpty, format!("with all blocks freed, {held} bytes are still held after trim(0)"))
+            }
         }
     }
 

@@ -89,7 +89,10 @@ fn strategies(args: &RunArgs) -> Result<Vec<Configured>, Error> {
     let entries: Vec<&'static Entry> = STRATEGIES.iter().filter(|entry| filter.keeps(entry.name)).collect();
     if entries.is_empty() {
         let names: Vec<&str> = STRATEGIES.iter().map(|entry| entry.name).collect();
-        return Err(Error::NothingSelected(format!("-s and -S leave no strategy; there are: {}", names.join(", "))));
+        return Err(Error::NothingSelected(format!(
+            "-s and -S leave no strategy; without them all run, and there are: {}",
+            names.join(", ")
+        )));
     }
     configure(&entries, &args.params)
 }
@@ -104,7 +107,10 @@ fn workloads(args: &RunArgs) -> Result<Vec<Workload>, Error> {
         .map(|source| source.load())
         .collect::<Result<_, _>>()?;
     if workloads.is_empty() {
-        return Err(Error::NothingSelected(format!("-w and -W leave no workload; there are: {}", names.join(", "))));
+        return Err(Error::NothingSelected(format!(
+            "-w and -W leave no workload; without them all run, and there are: {}",
+            names.join(", ")
+        )));
     }
     Ok(workloads)
 }
