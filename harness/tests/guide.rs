@@ -6,7 +6,7 @@ mod exact;
 
 use allocator_core::conformance::rules;
 use allocator_core::{AllocError, Block, Configure, Device, FreeError, Request, Span, Strategy, StreamId};
-use exact::Exact;
+use exact::{Exact, Params};
 use harness::filter::Filter;
 use harness::forms::Form;
 use harness::grid::Grid;
@@ -22,6 +22,11 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 allocator_core::conformance!(|info| Exact::new(Default::default(), info).unwrap());
+
+mod large {
+    use super::*;
+    allocator_core::conformance!(|info| Exact::new(Params { round: 2 << 20 }, info).unwrap());
+}
 
 static EXACT: Entry = entry::<Exact>();
 
@@ -39,6 +44,9 @@ fn shows(block: &str) {
 #[test]
 fn the_page_has_this_code() {
     shows(&format!("```rust\n{}```\n", include_str!("guide/exact.rs")));
+    let this = include_str!("guide.rs");
+    let (start, end) = (this.find("mod large {").unwrap(), this.find("\nstatic EXACT").unwrap());
+    shows(&format!("```rust,ignore\n{}```\n", this[start..end].trim_end_matches('\n').to_string() + "\n"));
 }
 
 /// The mistake on the page: `exact`, but with the `record_stream` of `direct`, which remembers nothing.
