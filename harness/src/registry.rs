@@ -16,6 +16,7 @@ pub type Params = serde_json::Map<String, Value>;
 /// Every strategy, by name.
 pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_caching::Caching>(),
+    entry::<strategy_cuda_async::CudaAsync>(),
     entry::<strategy_direct::Direct>(),
     entry::<strategy_expandable::Expandable>(),
 ];
@@ -27,6 +28,8 @@ pub struct Entry {
     pub name: &'static str,
     /// One line for people.
     pub about: &'static str,
+    /// Whether it runs only on devices with a stream-ordered pool.
+    pub stream_ordered: bool,
     defaults: fn() -> Params,
     set: fn(&Params, &str, &str) -> Result<Params, String>,
     build: Build,
@@ -113,7 +116,14 @@ fn unknown_parameter(key: &str, configured: &[Configured]) -> String {
 
 /// The line of a strategy type. A strategy that is not in the list can be run by it too.
 pub const fn entry<S: Configure + 'static>() -> Entry {
-    Entry { name: S::NAME, about: S::ABOUT, defaults: defaults::<S>, set: set::<S>, build: build::<S> }
+    Entry {
+        name: S::NAME,
+        about: S::ABOUT,
+        stream_ordered: S::STREAM_ORDERED,
+        defaults: defaults::<S>,
+        set: set::<S>,
+        build: build::<S>,
+    }
 }
 
 fn defaults<S: Configure>() -> Params {
@@ -189,7 +199,7 @@ fn build<S: Configure + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocator_core::{AllocError, Block, DeviceInfo, FreeError, Request, Span, Strategy, StreamId};
+    use allocator_core::{AllocError, Block, DeviceInfo, FreeError, Request, SimDevice, Span, Strategy, StreamId};
     use serde::{Deserialize, Serialize};
     use std::path::Path;
 
@@ -239,11 +249,13 @@ mod tests {
     #[test]
     fn every_strategy_builds_from_its_defaults() {
         for entry in STRATEGIES {
-            let mut dev = allocator_core::SimDevice::new(1 << 30);
+            let mut dev = SimDevice::new(1 << 30).with_stream_ordered();
             let one = Configured { entry, params: entry.defaults() };
             for limit in [MemoryLimit::Never, MemoryLimit::Later, MemoryLimit::Now(1 << 20)] {
                 one.build(&mut dev, limit).unwrap_or_else(|why| panic!("{}: {why}", entry.name));
             }
+            let is_built = one.build(&mut SimDevice::new(1 << 30), MemoryLimit::Never).is_ok();
+            assert_eq!(is_built, !entry.stream_ordered, "{} on a device without a stream-ordered pool", entry.name);
         }
     }
 

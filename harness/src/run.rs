@@ -80,7 +80,9 @@ pub fn jobs<'a>(
     let mut jobs = Vec::new();
     for workload in workloads {
         for target in targets {
-            jobs.extend(strategies.iter().map(|strategy| Job::new(workload, strategy, target, options)));
+            let can_run = |strategy: &&Configured| target.is_stream_ordered() || !strategy.entry.stream_ordered;
+            let here = strategies.iter().filter(can_run);
+            jobs.extend(here.map(|strategy| Job::new(workload, strategy, target, options)));
         }
     }
     jobs

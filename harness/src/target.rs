@@ -86,6 +86,11 @@ impl Target {
         }
     }
 
+    /// Whether it has the driver's stream-ordered pool.
+    pub fn is_stream_ordered(&self) -> bool {
+        self.card().is_some_and(|card| card.stream_ordered)
+    }
+
     /// The card, if it is one.
     pub fn card(&self) -> Option<&Arc<Card>> {
         match self {

@@ -192,6 +192,7 @@ fn nothing_selected_lists_what_there_is() {
     let folder = folder();
     fails(&folder, &["run", "-s", "no_such_strategy"], 3, &["caching, direct"]);
     fails(&folder, &["run", "-S", "."], 3, &["caching, direct"]);
+    fails(&folder, &["run", "-s", "cuda-async"], 3, &["stream-ordered pool for cuda-async", "-d cuda"]);
     fails(&folder, &["run", "-w", "no_such_workload"], 3, &["gnn.default"]);
     fails(&folder, &["run", "--trace", "tiny.trace", "-W", "tiny"], 3, &["there are: tiny"]);
 }

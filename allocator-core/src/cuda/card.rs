@@ -84,7 +84,8 @@ pub struct Card {
     pub total: u64,
     pub(super) granularity: u64,
     pub(super) virtual_memory: bool,
-    pub(super) stream_ordered: bool,
+    /// Whether it has stream-ordered pools.
+    pub stream_ordered: bool,
 }
 
 impl Card {

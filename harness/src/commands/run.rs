@@ -29,6 +29,13 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     };
     let targets = targets(args)?;
     let jobs = run::jobs(&workloads, &targets, &strategies, &options);
+    if jobs.is_empty() {
+        let names: Vec<&str> = strategies.iter().map(|strategy| strategy.entry.name).collect();
+        let names = names.join(", ");
+        return Err(Error::NothingSelected(format!(
+            "{names} needs a stream-ordered pool, which the device has not; run it with -d cuda"
+        )));
+    }
     run::check(&jobs, pass)?;
     if pass.times() && is_debug_build() {
         complain(format_args!("warning: this is a debug build, its times say nothing; build with --release"));
