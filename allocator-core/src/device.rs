@@ -224,7 +224,7 @@ impl CallKind {
     ];
 
     /// The name used in columns and profiles.
-    const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             CallKind::Malloc => "malloc",
             CallKind::Free => "free",

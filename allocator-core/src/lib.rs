@@ -27,6 +27,6 @@ pub use error::{AllocError, ConfigError, ControlError, DeviceError, FreeError, F
 pub use faults::FaultDevice;
 pub use request::{Block, PoolId, Request, StreamId};
 pub use script::{Answer, Call, LogDevice, Mismatch, ScriptDevice, Step};
-pub use sim::{Cost, Profile, SimDevice};
+pub use sim::{Cost, Measured, Packing, Profile, Residual, SimDevice};
 pub use strategy::{Configure, Control, Span, SpanState, Strategy};
 pub use virtual_range::VirtualRange;

@@ -60,6 +60,9 @@ pub enum Command {
     /// Compare every decision that PyTorch recorded with what the caching strategy does
     #[command(after_help = FIDELITY_HELP)]
     Fidelity(FidelityArgs),
+    /// Measure what the driver calls of a card cost, for the simulated device
+    #[command(after_help = CALIBRATE_HELP)]
+    Calibrate(CalibrateArgs),
     /// Import, print, summarise and check traces
     #[command(subcommand, after_help = TRACE_HELP)]
     Trace(TraceCommand),
@@ -292,6 +295,33 @@ pub struct FidelityArgs {
     pub csv: Option<String>,
 }
 
+const CALIBRATE_HELP: &str = "\
+Examples:
+  harness calibrate -o h200.toml             a minute on an idle card
+  harness calibrate -d cuda:1 --samples 400 -o second.toml
+
+FILE.toml is a profile: what each call costs, and how well that fits the medians. FILE.csv has the medians, and \
+FILE.packing.csv where the card put the requests of random programs. docs/SIMULATOR.md says what is measured and why.
+
+Other programs on the card disturb the times and the packing.";
+
+/// `harness calibrate`
+#[derive(Args, Debug)]
+pub struct CalibrateArgs {
+    /// The card: cuda, or cuda:N for the one of that number
+    #[arg(short = 'd', long, value_name = "DEVICE", default_value = "cuda", value_parser = card)]
+    pub device: u32,
+    /// How many times each call is made in each size
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub samples: u64,
+    /// The profile to write; its name without .toml names the profile
+    #[arg(short = 'o', long = "out", value_name = "FILE.toml", value_parser = toml_file)]
+    pub out: PathBuf,
+    /// Open the card, say so, and keep it until standard input ends
+    #[arg(long, hide = true)]
+    pub hold_context: bool,
+}
+
 const TRACE_HELP: &str = "\
 Examples:
   harness trace import snapshot.pickle -o job.trace.zst
@@ -432,6 +462,22 @@ fn limit(text: &str) -> Result<LimitChoice, String> {
     }
 }
 
+fn card(text: &str) -> Result<u32, String> {
+    match DeviceName::parse(text) {
+        Ok(DeviceName::Cuda(number)) => Ok(number),
+        _ => Err("write cuda, or cuda:N for the card of that number".to_string()),
+    }
+}
+
+fn toml_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|ending| ending == "toml") {
+        Ok(path)
+    } else {
+        Err("name a file that ends in .toml".to_string())
+    }
+}
+
 fn jobs(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "write a number from 1 on, or leave --jobs out for one job on each CPU".to_string())
 }
@@ -476,6 +522,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn cards_have_numbers() {
+        assert_eq!([card("cuda"), card("cuda:12")], [Ok(0), Ok(12)]);
+        assert!(["sim", "sim:h200", "cuda:x"].iter().all(|text| card(text).is_err()));
+        assert!(toml_file("a.toml").is_ok() && toml_file("a.csv").is_err() && toml_file(".toml").is_err());
     }
 
     #[test]

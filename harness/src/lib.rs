@@ -7,6 +7,7 @@
 
 pub mod audit;
 mod backing;
+pub mod calibrate;
 pub mod compare;
 mod decisions;
 pub mod exit;

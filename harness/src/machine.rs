@@ -15,15 +15,15 @@ pub struct MachineFile {
     /// The version of the result files.
     format: u32,
     /// The version of this program.
-    harness: &'static str,
+    pub(crate) harness: &'static str,
     /// The revision it was built from.
-    revision: &'static str,
+    pub(crate) revision: &'static str,
     /// `release` or `debug`. Times of a debug build say nothing.
-    build: &'static str,
+    pub(crate) build: &'static str,
     /// The command line.
     command: Vec<String>,
     /// The start, in UTC, as RFC 3339 writes it.
-    date: String,
+    pub(crate) date: String,
     /// The processor.
     cpu: String,
     /// How many threads it runs at once.

@@ -44,6 +44,7 @@ fn run(cli: Cli) -> u8 {
         Command::Rank(args) => commands::compare::rank(&args, &mut out),
         Command::Plot(args) => commands::plot::plot(&args, &mut out),
         Command::Fidelity(args) => commands::fidelity::fidelity(&args, &mut out),
+        Command::Calibrate(args) => commands::calibrate::calibrate(&args, &mut out),
         Command::Trace(command) => commands::trace::trace(&command, &mut out),
         Command::Completions(args) => commands::pages::completions(&args, &mut out),
         Command::Man(args) => commands::pages::man(&args, &mut out),

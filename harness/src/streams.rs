@@ -32,7 +32,7 @@ impl Ended {
 
 impl Default for Streams {
     fn default() -> Streams {
-        let twin = SimDevice::with_profile(0, free_of_charge());
+        let twin = SimDevice::with_profile(0, Profile::uniform("free of charge", Cost::flat(0)));
         Streams { twin, fences: BTreeMap::new(), ended: Ended::NONE, await_tickets: false }
     }
 }
@@ -113,27 +113,6 @@ impl Streams {
             Some(_) if !self.await_tickets => {}
             _ => self.ended = Ended::Any,
         }
-    }
-}
-
-fn free_of_charge() -> Profile {
-    let free = Cost::flat(0);
-    Profile {
-        name: "free of charge".into(),
-        malloc: free,
-        free,
-        within_page: free,
-        reserve: free,
-        unreserve: free,
-        create: free,
-        release: free,
-        map: free,
-        unmap: free,
-        fence: free,
-        poll: free,
-        order_after: free,
-        sync: free,
-        memory_info: free,
     }
 }
 

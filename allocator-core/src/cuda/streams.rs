@@ -6,6 +6,7 @@
 use super::driver::{self, Answer, Event, Stream};
 use crate::device::Fence;
 use crate::request::StreamId;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A fence that was not seen to be done.
@@ -61,11 +62,13 @@ impl Streams {
         if id.as_ticket().is_some() {
             return Err(Refusal::Unknown);
         }
-        if !self.lanes.contains_key(&id) {
-            let stream = if id == StreamId::DEFAULT { Stream::DEFAULT } else { driver::create_stream()? };
-            self.lanes.insert(id, Lane { stream, awaits: Vec::new(), marks: VecDeque::new(), first_seq: 0 });
+        match self.lanes.entry(id) {
+            Entry::Occupied(lane) => Ok(lane.into_mut()),
+            Entry::Vacant(place) => {
+                let stream = if id == StreamId::DEFAULT { Stream::DEFAULT } else { driver::create_stream()? };
+                Ok(place.insert(Lane { stream, awaits: Vec::new(), marks: VecDeque::new(), first_seq: 0 }))
+            }
         }
-        self.lanes.get_mut(&id).ok_or(Refusal::Unknown)
     }
 
     /// The driver's stream.

@@ -14,7 +14,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use profile::{Cost, Profile};
+pub use profile::{Cost, Measured, Packing, Profile, Residual};
 
 use crate::device::{AsyncSettings, CallKind, Device, DeviceInfo, Fence, Handle, Machine, MemoryInfo, Sync, Usage};
 use crate::error::DeviceError;

@@ -1,10 +1,12 @@
 //! What device calls cost on the simulated device.
 //!
-//! A profile is data: it comes from a file that was measured on a card, or is the built-in one. Figures made with it
-//! are *modelled* and never share a column with measured ones.
+//! A profile is data: it comes from a file that was measured on a card, or is the built-in one, which is such a file
+//! too. Figures made with it are *modelled* and never share a column with measured ones.
 
 use crate::device::CallKind;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The cost of one kind of call: `base_ns` a call, and `ns_per_mib` for each MiB that it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -24,7 +26,7 @@ impl Cost {
     }
 
     /// Nanoseconds of `calls` calls that are about `bytes` bytes together.
-    pub(super) fn total_ns(self, calls: u64, bytes: u64) -> u64 {
+    pub fn total_ns(self, calls: u64, bytes: u64) -> u64 {
         let sized = u128::from(self.ns_per_mib) * u128::from(bytes) / (1 << 20);
         self.base_ns.saturating_mul(calls).saturating_add(u64::try_from(sized).unwrap_or(u64::MAX))
     }
@@ -32,7 +34,7 @@ impl Cost {
 
 /// Call costs of a device. Each field is the host time of one [`CallKind`]; time spent waiting for streams comes on
 /// top where a call waits (`free`, `sync`).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Names the card and the driver in results.
@@ -65,9 +67,84 @@ pub struct Profile {
     pub sync: Cost,
     /// [`CallKind::MemoryInfo`]
     pub memory_info: Cost,
+    /// Where the costs come from, if a program measured them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+}
+
+/// How a profile was measured, and how well its lines fit.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// The day and time, in UTC.
+    pub date: String,
+    /// What the driver calls the card.
+    pub card: String,
+    /// The driver's version.
+    pub driver: String,
+    /// The program that measured.
+    pub program: String,
+    /// Rounds, each with a call of every kind and size.
+    pub samples: u64,
+    /// Bytes that a program loses to the driver's context before it takes any; `None` if no second program could open
+    /// the card beside the one that measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_bytes: Option<u64>,
+    /// How far the lines are from the medians, by the name of the cost.
+    pub residuals: BTreeMap<String, Residual>,
+    /// How `malloc` on the card compares with the simulated one.
+    pub packing: Packing,
+}
+
+/// The distance of a cost's line from the medians that it was drawn through, in percent of the medians.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Residual {
+    /// How many medians there were.
+    pub medians: u64,
+    /// The median of their distances.
+    pub typical_percent: f64,
+    /// The largest of them.
+    pub worst_percent: f64,
+    /// The bytes of the call it belongs to.
+    pub worst_bytes: u64,
+}
+
+/// Random programs of `malloc` and `free`, and what the card lost to them as against the simulated device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Packing {
+    /// Calls, after each of which both were looked at.
+    pub steps: u64,
+    /// Those after which both had lost the same.
+    pub equal: u64,
+    /// The largest difference.
+    pub worst_bytes: u64,
 }
 
 impl Profile {
+    /// One of the given name on which every call costs `cost`.
+    pub fn uniform(name: &str, cost: Cost) -> Profile {
+        Profile {
+            name: name.to_string(),
+            malloc: cost,
+            free: cost,
+            within_page: cost,
+            reserve: cost,
+            unreserve: cost,
+            create: cost,
+            release: cost,
+            map: cost,
+            unmap: cost,
+            fence: cost,
+            poll: cost,
+            order_after: cost,
+            sync: cost,
+            memory_info: cost,
+            measured: None,
+        }
+    }
+
     /// The cost of a kind of call.
     pub(crate) fn cost(&self, kind: CallKind) -> Cost {
         match kind {
@@ -90,38 +167,16 @@ impl Profile {
     }
 }
 
+/// The costs that come with this crate.
+static BUILT_IN: LazyLock<Profile> = LazyLock::new(|| match toml::from_str(include_str!("h200.toml")) {
+    Ok(profile) => profile,
+    Err(why) => panic!("h200.toml: {why}"),
+});
+
 impl Default for Profile {
-    /// An NVIDIA H200 (driver 580.159, one thread, idle device): straight lines through medians of 15 to 60 calls a
-    /// size, of 2,000 calls where there is no size. Run to run they move by a tenth.
+    /// An NVIDIA H200.
     fn default() -> Profile {
-        Profile {
-            name: "h200".into(),
-            // 35 µs for 2 MiB, 38 for 64 MiB, 79 for 1 GiB, 179 for 4 GiB.
-            malloc: Cost { base_ns: 36_000, ns_per_mib: 35 },
-            // 29 µs for 2 MiB, 54 for 64 MiB, 412 for 1 GiB, 1,570 for 4 GiB.
-            free: Cost { base_ns: 30_000, ns_per_mib: 375 },
-            // Of 512 bytes to 64 KiB: 1.0 to 1.5 µs; of 1 MiB every second call, the others as for 2 MiB.
-            within_page: Cost::flat(1_100),
-            // 1.5 to 2.5 µs for 180 GiB.
-            reserve: Cost::flat(2_000),
-            // 1.8 to 4.5 µs for 180 GiB.
-            unreserve: Cost::flat(2_500),
-            // 8.1 µs for 2 and for 20 MiB, 10.6 for 256 MiB, 26 for 1 GiB.
-            create: Cost { base_ns: 8_000, ns_per_mib: 17 },
-            // 9.2 µs for 2 MiB, 15 for 20 MiB, 29 for 64 MiB, 336 for 1 GiB.
-            release: Cost { base_ns: 8_500, ns_per_mib: 320 },
-            // cuMemMap 0.7 µs at any size, cuMemSetAccess 21 µs for 2 to 64 MiB and 56 for 1 GiB; over fifty handles of
-            // 20 MiB in one call 1,080 µs, so it is paid by the handle.
-            map: Cost { base_ns: 22_000, ns_per_mib: 34 },
-            // 14.3 µs for 2 and 20 MiB, 15.7 for 64 MiB, 29 for 1 GiB; fifty handles in one call 734 µs.
-            unmap: Cost { base_ns: 14_300, ns_per_mib: 14 },
-            fence: Cost::flat(172),
-            poll: Cost::flat(164),
-            order_after: Cost::flat(138),
-            // Of work that is done; 180 to 300 ns for an event, a stream or the device.
-            sync: Cost::flat(210),
-            memory_info: Cost::flat(4_330),
-        }
+        BUILT_IN.clone()
     }
 }
 
@@ -138,14 +193,40 @@ mod tests {
         assert_eq!(Cost { base_ns: 1, ns_per_mib: u64::MAX }.total_ns(1, u64::MAX), u64::MAX);
     }
 
+    fn measured() -> Measured {
+        Measured {
+            date: "2026-01-02T03:04:05Z".into(),
+            card: "a card".into(),
+            driver: "1.2.3".into(),
+            program: "harness".into(),
+            samples: 100,
+            context_bytes: Some(5 << 20),
+            residuals: BTreeMap::from([(
+                "malloc".into(),
+                Residual { medians: 12, typical_percent: 1.5, worst_percent: 10.25, worst_bytes: 1 << 30 },
+            )]),
+            packing: Packing { steps: 10, equal: 9, worst_bytes: 2 << 20 },
+        }
+    }
+
+    #[test]
+    fn the_built_in_profile_is_a_file_that_can_be_read() {
+        let profile = Profile::default();
+        assert_eq!(profile.name, "h200");
+        assert!(CallKind::ALL[..13].iter().all(|&kind| profile.cost(kind).base_ns > 0));
+    }
+
     #[test]
     fn profile_survives_toml() {
         let mut profile = Profile::default();
         profile.malloc.ns_per_mib = 7;
-        let text = toml::to_string(&profile).unwrap();
-        assert_eq!(toml::from_str::<Profile>(&text).unwrap(), profile);
-        let typo = text.replace("[malloc]", "[maloc]");
-        let error = toml::from_str::<Profile>(&typo).unwrap_err().to_string();
-        assert!(error.contains("maloc"), "{error}");
+        for measured in [None, Some(measured())] {
+            profile.measured = measured;
+            let text = toml::to_string(&profile).unwrap();
+            assert_eq!(toml::from_str::<Profile>(&text).unwrap(), profile, "{text}");
+            let typo = text.replace("[malloc]", "[maloc]");
+            let error = toml::from_str::<Profile>(&typo).unwrap_err().to_string();
+            assert!(error.contains("maloc"), "{error}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The verbs, one file each.
 
+pub mod calibrate;
 pub mod compare;
 pub mod fidelity;
 pub mod list;
