@@ -7,7 +7,7 @@ use crate::exit::Error;
 use crate::replay::Replay;
 use crate::size;
 use allocator_core::adapt::Limit;
-use allocator_core::{ConfigError, Configure, Control, ControlError, Device};
+use allocator_core::{ConfigError, Configure, Control, ControlError, Device, Strategy};
 use serde_json::Value;
 
 /// All parameters of a strategy by name, defaults included. The map is sorted, so its JSON is canonical.
@@ -77,6 +77,12 @@ impl Configured {
     /// The parameters in the form that results hold.
     pub(crate) fn params_json(&self) -> String {
         Value::Object(self.params.clone()).to_string()
+    }
+
+    /// A fresh strategy on `dev`, without a memory limit.
+    pub fn strategy(&self, dev: &mut dyn Device) -> Result<Box<dyn Strategy>, ConfigError> {
+        let strategy = self.build(dev, MemoryLimit::Never)?;
+        Ok(strategy)
     }
 
     /// A fresh strategy on `dev`. One that has a memory limit of its own applies its own rules; any other is wrapped if
