@@ -110,16 +110,20 @@ pub struct Residual {
     pub worst_bytes: u64,
 }
 
-/// Random programs of `malloc` and `free`, and what the card lost to them as against the simulated device.
+/// Random programs of `malloc` and `free` on a card, as against the simulated device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packing {
     /// Calls, after each of which both were looked at.
-    pub steps: u64,
-    /// Those after which both had lost the same.
-    pub equal: u64,
+    pub calls: u64,
+    /// Those after which both had lost the same bytes.
+    pub equal_bytes: u64,
     /// The largest difference.
     pub worst_bytes: u64,
+    /// Requests among them.
+    pub requests: u64,
+    /// Those that lie, seen from the first one, at the same place.
+    pub equal_places: u64,
 }
 
 impl Profile {
@@ -205,7 +209,7 @@ mod tests {
                 "malloc".into(),
                 Residual { medians: 12, typical_percent: 1.5, worst_percent: 10.25, worst_bytes: 1 << 30 },
             )]),
-            packing: Packing { steps: 10, equal: 9, worst_bytes: 2 << 20 },
+            packing: Packing { calls: 10, equal_bytes: 9, worst_bytes: 2 << 20, requests: 6, equal_places: 5 },
         }
     }
 

@@ -56,11 +56,13 @@ pub fn calibrate(
     context_bytes: Option<u64>,
     rounds: u64,
 ) -> Result<Calibration, DeviceError> {
-    let samples = measure::measure(&mut CudaDevice::new(card.clone(), None)?, rounds)?;
+    // First, as long as the context is fresh and the addresses are.
     let mut watched = CudaDevice::new(card.clone(), None)?;
     watched.watch_memory()?;
     let runs = packing::record(&mut watched)?;
-    let (packing, difference) = packing::compare(&runs, || SimDevice::new(card.total))?;
+    drop(watched);
+    let (packing, difference) = packing::compare(&runs, &mut SimDevice::new(card.total))?;
+    let samples = measure::measure(&mut CudaDevice::new(card.clone(), None)?, rounds)?;
     let program = MachineFile::here_and_now(Vec::new());
     let (costs, residuals) = fitted(name, &samples);
     let measured = Measured {
@@ -131,8 +133,8 @@ mod tests {
         let known = SimDevice::new(140 << 30).profile().clone();
         let mut device = SimDevice::with_profile(140 << 30, known.clone());
         let samples = measure::measure(&mut device, 3).unwrap();
-        let runs = packing::record(&mut device).unwrap();
-        let (packing, difference) = packing::compare(&runs, || SimDevice::new(80 << 30)).unwrap();
+        let runs = packing::record(&mut SimDevice::new(140 << 30)).unwrap();
+        let (packing, difference) = packing::compare(&runs, &mut SimDevice::new(80 << 30)).unwrap();
         let (costs, residuals) = fitted("a card", &samples);
         assert_eq!(costs, Profile { name: "a card".into(), measured: None, ..known });
         assert_eq!(residuals.len(), COSTS.len());
@@ -156,7 +158,7 @@ mod tests {
         let csv = calibration.samples_csv().unwrap();
         assert!(csv.contains("\nmap,1073741824,512,3,"), "{csv}");
         assert_eq!(csv.lines().count(), calibration.samples.len() + 1);
-        assert_eq!(calibration.packing_csv().unwrap().lines().count() as u64, packing.steps + 1);
+        assert_eq!(calibration.packing_csv().unwrap().lines().count() as u64, packing.calls + 1);
         let summary = calibration.summary();
         assert!(summary.contains("\nfree         30.00 µs         375 ns"), "{summary}");
         assert!(summary.lines().all(|line| line.chars().count() <= 80), "{summary}");

@@ -1,7 +1,7 @@
-//! Whether the simulated `malloc` packs requests into driver pages as a card does.
+//! Whether the simulated `malloc` puts requests where a card does, and packs them into driver pages as it does.
 //!
-//! Random programs of `malloc` and `free` run on both, and what the device has lost is compared after every call. The
-//! placements on the card are kept: a rule that fits better can be found from them without a card.
+//! Random programs of `malloc` and `free` run on both; what the device has lost is compared after every call, and every
+//! address. The placements on the card are kept: a rule that fits better can be found from them without a card.
 
 use allocator_core::{DeviceError, Machine, Packing};
 
@@ -32,7 +32,14 @@ pub(super) struct Outcome {
     pub(super) device_used: u64,
 }
 
-/// A call after which the two devices had not lost the same.
+impl Outcome {
+    /// With the address counted from another one. It may lie below it.
+    fn seen_from(self, base: u64) -> Outcome {
+        Outcome { ptr: self.ptr.wrapping_sub(base), ..self }
+    }
+}
+
+/// A call after which the two devices were not alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Difference {
     /// The program.
@@ -41,10 +48,10 @@ pub(super) struct Difference {
     pub(super) step: usize,
     /// What it was.
     pub(super) call: Call,
-    /// What one device had lost.
-    pub(super) card: u64,
-    /// What the other had.
-    pub(super) simulated: u64,
+    /// What it did on the card; the address seen from the first one.
+    pub(super) card: Outcome,
+    /// What it did on the other device.
+    pub(super) simulated: Outcome,
 }
 
 /// A program and what it did on the card.
@@ -66,22 +73,21 @@ pub(super) fn record(card: &mut impl Machine) -> Result<Vec<Run>, DeviceError> {
     (0..PROGRAMS).map(record).collect()
 }
 
-/// Holds recorded runs against another device of the same kind, made anew for each; the first difference too.
-pub(super) fn compare<M: Machine>(
-    runs: &[Run],
-    mut make: impl FnMut() -> M,
-) -> Result<(Packing, Option<Difference>), DeviceError> {
-    let (mut packing, mut first) = (Packing::default(), None);
-    for recorded in runs {
-        let calls: Vec<Call> = recorded.steps.iter().map(|(call, _)| *call).collect();
-        let outcomes = run(&calls, &mut make())?;
-        for (step, ((call, on_card), simulated)) in recorded.steps.iter().zip(outcomes).enumerate() {
-            let (card, simulated) = (on_card.device_used, simulated.device_used);
-            packing.steps += 1;
-            packing.equal += u64::from(card == simulated);
-            packing.worst_bytes = packing.worst_bytes.max(card.abs_diff(simulated));
+/// Holds recorded runs against another device that has served nothing yet; the first difference too.
+pub(super) fn compare(runs: &[Run], dev: &mut impl Machine) -> Result<(Packing, Option<Difference>), DeviceError> {
+    let (mut packing, mut first, mut bases) = (Packing::default(), None, None);
+    for Run { seed, steps } in runs {
+        let calls: Vec<Call> = steps.iter().map(|(call, _)| *call).collect();
+        for (step, (&(call, card), simulated)) in steps.iter().zip(run(&calls, dev)?).enumerate() {
+            let (card_base, base) = *bases.get_or_insert((card.ptr, simulated.ptr));
+            let [card, simulated] = [card.seen_from(card_base), simulated.seen_from(base)];
+            packing.calls += 1;
+            packing.equal_bytes += u64::from(card.device_used == simulated.device_used);
+            packing.worst_bytes = packing.worst_bytes.max(card.device_used.abs_diff(simulated.device_used));
+            packing.requests += u64::from(call.bytes > 0);
+            packing.equal_places += u64::from(call.bytes > 0 && card.ptr == simulated.ptr);
             if card != simulated && first.is_none() {
-                first = Some(Difference { seed: recorded.seed, step, call: *call, card, simulated });
+                first = Some(Difference { seed: *seed, step, call, card, simulated });
             }
         }
     }
@@ -164,30 +170,40 @@ mod tests {
     }
 
     #[test]
-    fn a_device_packs_like_itself() {
-        let runs = record(&mut device()).unwrap();
-        let (packing, first) = compare(&runs, device).unwrap();
-        let steps: usize = runs.iter().map(|run| run.steps.len()).sum();
-        assert_eq!((packing, first), (Packing { steps: steps as u64, equal: steps as u64, worst_bytes: 0 }, None));
-        assert!(steps as u64 >= PROGRAMS * CALLS as u64);
+    fn a_device_is_like_itself_wherever_it_begins() {
+        let mut runs = record(&mut device()).unwrap();
+        for (_, outcome) in runs.iter_mut().flat_map(|run| &mut run.steps) {
+            outcome.ptr += 5 << 30;
+        }
+        let (packing, first) = compare(&runs, &mut device()).unwrap();
+        let calls: usize = runs.iter().map(|run| run.steps.len()).sum();
+        let calls = calls as u64;
+        assert_eq!((packing.calls, packing.equal_bytes, packing.worst_bytes, first), (calls, calls, 0, None));
+        assert_eq!((packing.requests, packing.equal_places), (calls / 2, calls / 2), "half of the calls are frees");
+        assert!(calls >= PROGRAMS * CALLS as u64);
         let last = runs.iter().map(|run| run.steps[run.steps.len() - 1].1.device_used);
         assert!(last.into_iter().all(|used| used == 0), "programs free everything");
     }
 
     #[test]
-    fn a_device_that_packs_otherwise_is_found_out() {
-        let mut runs = record(&mut device()).unwrap();
-        let (call, outcome) = &mut runs[3].steps[40];
-        outcome.device_used += 4 << 20;
-        let expected = Difference {
-            seed: 3,
-            step: 40,
-            call: *call,
-            card: outcome.device_used,
-            simulated: outcome.device_used - (4 << 20),
-        };
-        let (packing, first) = compare(&runs, device).unwrap();
-        assert_eq!((packing.steps - packing.equal, packing.worst_bytes, first), (1, 4 << 20, Some(expected)));
+    fn a_device_that_does_otherwise_is_found_out() {
+        let all = record(&mut device()).unwrap();
+        let is_request = |(_, (call, _)): &(usize, &(Call, Outcome))| call.bytes > 0;
+        let (step, _) = all[3].steps.iter().enumerate().skip(40).find(is_request).unwrap();
+        for (ptr, lost) in [(0, 4 << 20), (512, 0)] {
+            let mut runs = all.clone();
+            let outcome = &mut runs[3].steps[step].1;
+            outcome.device_used += lost;
+            outcome.ptr += ptr;
+            let (packing, first) = compare(&runs, &mut device()).unwrap();
+            assert_eq!(packing.calls - packing.equal_bytes, u64::from(lost > 0));
+            assert_eq!(packing.requests - packing.equal_places, u64::from(ptr > 0));
+            assert_eq!(packing.worst_bytes, lost);
+            let first = first.unwrap();
+            assert_eq!((first.seed, first.step, first.call), (3, step, runs[3].steps[step].0));
+            assert_eq!(first.card.device_used - first.simulated.device_used, lost);
+            assert_eq!(first.card.ptr.wrapping_sub(first.simulated.ptr), ptr);
+        }
     }
 
     #[test]

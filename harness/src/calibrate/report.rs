@@ -1,6 +1,7 @@
 //! A calibration as files, and for people.
 
 use super::measure::Samples;
+use super::packing::{Difference, Outcome};
 use super::{COSTS, Calibration, points, quartiles};
 use crate::exit::Error;
 use crate::forms::{Item, Table};
@@ -69,17 +70,20 @@ impl Calibration {
         text.push_str(&table.text(None));
         let context = measured.context_bytes.map_or("an unknown number of bytes".to_string(), bytes);
         let _ = writeln!(text, "\nThe driver's context takes {context}.");
-        let (equal, steps) = (grouped(packing.equal), grouped(packing.steps));
-        let _ = writeln!(text, "After {equal} of {steps} calls the card had lost what the simulated device had.");
-        if let Some(difference) = self.difference {
-            let call = match difference.call.bytes {
+        let [bytes_of, calls] = [packing.equal_bytes, packing.calls].map(grouped);
+        let [places, requests] = [packing.equal_places, packing.requests].map(grouped);
+        let _ = writeln!(text, "The card had lost what the simulated device had after {bytes_of} of {calls} calls,");
+        let _ = writeln!(text, "and gave {places} of {requests} requests the same place.");
+        if let Some(Difference { seed, step, call, card, simulated }) = self.difference {
+            let worst = bytes(packing.worst_bytes);
+            let call = match call.bytes {
                 0 => "free".to_string(),
                 size => format!("malloc of {size} bytes"),
             };
-            let [card, simulated] = [difference.card, difference.simulated].map(bytes);
-            let (step, seed) = (difference.step, difference.seed);
-            let _ = writeln!(text, "They differ by {} at most, first after call", bytes(packing.worst_bytes));
-            let _ = writeln!(text, "{step} of program {seed}, a {call}: {card} on the card, {simulated} simulated.");
+            let at = |outcome: Outcome| format!("{:+} bytes, {} lost", outcome.ptr as i64, bytes(outcome.device_used));
+            let _ =
+                writeln!(text, "They were {worst} apart at most. The first difference, call {step} of program {seed}:");
+            let _ = writeln!(text, "{call}, on the card at {}, simulated at {}.", at(card), at(simulated));
         }
         text
     }
