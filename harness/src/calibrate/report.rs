@@ -102,14 +102,14 @@ fn medians(samples: &Samples, calls: &[&str]) -> String {
 fn comment(words: &str) -> String {
     let mut text = String::new();
     let mut column = WIDTH;
-    for word in words.split_inclusive(", ").flat_map(|part| part.split_inclusive(' ')) {
-        if column + word.trim_end().chars().count() > WIDTH {
-            text.truncate(text.trim_end().len());
-            text.push_str(if text.is_empty() { "# " } else { "\n# " });
-            column = 2;
+    for word in words.split_whitespace() {
+        if column + 1 + word.chars().count() > WIDTH {
+            text.push_str(if text.is_empty() { "#" } else { "\n#" });
+            column = 1;
         }
+        text.push(' ');
         text.push_str(word);
-        column += word.chars().count();
+        column += 1 + word.chars().count();
     }
     if !text.is_empty() {
         text.push('\n');
