@@ -22,6 +22,9 @@ use workload_gen::Event;
 /// Capacity of the device if neither the command line nor the trace says one: 80 GiB, as on an A100 or H100.
 pub const DEFAULT_CAPACITY: u64 = 80 << 30;
 
+/// A strategy and a device that have served nothing.
+type Fresh = (Box<dyn Replay>, Box<dyn Machine>);
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
@@ -109,8 +112,7 @@ impl<'a> Job<'a> {
         self.strategy.build(dev, limit)
     }
 
-    /// A device and a strategy that have served nothing.
-    fn fresh(&self, is_watched: bool) -> Result<(Box<dyn Replay>, Box<dyn Machine>), Finding> {
+    fn fresh(&self, is_watched: bool) -> Result<Fresh, Finding> {
         let mut machine = self.machine(is_watched)?;
         let strategy = self.build(&mut machine).map_err(not_built)?;
         Ok((strategy, machine))

@@ -41,7 +41,7 @@ impl DeviceName {
 #[derive(Clone, Debug)]
 pub enum Target {
     /// The simulated device.
-    Sim(Profile),
+    Sim(Box<Profile>),
     /// A card.
     Card {
         /// The card.
@@ -58,7 +58,7 @@ impl Target {
     pub fn open(name: &DeviceName) -> Result<Target, Error> {
         match name {
             DeviceName::Sim => Ok(Target::default()),
-            DeviceName::Profile(path) => profile(path).map(Target::Sim),
+            DeviceName::Profile(path) => Ok(Target::Sim(Box::new(profile(path)?))),
             DeviceName::Cuda(number) => {
                 let card = Card::open(*number)
                     .map_err(|why| Error::NoDevice(format!("{why}; -d sim needs no card and is the default")))?;
@@ -111,7 +111,7 @@ impl Target {
     /// every call that moves any, which takes time.
     pub fn machine(&self, capacity: u64, is_watched: bool) -> Result<Box<dyn Machine>, DeviceError> {
         match self {
-            Target::Sim(profile) => Ok(Box::new(SimDevice::with_profile(capacity, profile.clone()))),
+            Target::Sim(profile) => Ok(Box::new(SimDevice::with_profile(capacity, Profile::clone(profile)))),
             Target::Card { card, .. } => {
                 let mut device = CudaDevice::new(card.clone(), Some(capacity))?;
                 if is_watched {
@@ -125,7 +125,7 @@ impl Target {
 
 impl Default for Target {
     fn default() -> Target {
-        Target::Sim(Profile::default())
+        Target::Sim(Box::default())
     }
 }
 
