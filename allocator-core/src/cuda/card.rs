@@ -1,6 +1,6 @@
 //! Finding a card and holding on to it.
 
-use super::driver::{self, Code, DeviceAttribute, Kernel, Module};
+use super::driver::{self, Code, DeviceAttribute, Kernel, Module, Stream};
 use std::sync::Arc;
 
 /// Why there is no card.
@@ -144,7 +144,24 @@ impl Card {
         self.fill = kernel(c"fill")?;
         self.check = kernel(c"check")?;
         self.spin = kernel(c"spin")?;
-        Ok(())
+        self.warm_up().map_err(|code| ("cuLaunchKernel", code))
+    }
+
+    /// The driver takes memory for kernels when they first run; from here on what is free changes for other reasons only.
+    fn warm_up(&self) -> Result<(), Code> {
+        let stream = driver::create_stream()?;
+        for (kernel, parameters) in [(self.fill, 3), (self.check, 4), (self.spin, 1)] {
+            // Of zero bytes and for zero time: nothing is touched.
+            for stream in [Stream::DEFAULT, stream] {
+                driver::launch(kernel, 1, 1, stream, &mut [0; 4][..parameters])?;
+            }
+        }
+        let scratch = driver::malloc(512)?;
+        driver::fill(scratch, 0, 512, Stream::DEFAULT)?;
+        driver::read(scratch, &mut [0; 64])?;
+        driver::free(scratch)?;
+        driver::synchronize()?;
+        driver::destroy_stream(stream)
     }
 
     /// Free and total bytes, as `cuMemGetInfo` reports them: what other programs hold is not free.

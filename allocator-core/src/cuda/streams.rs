@@ -1,44 +1,48 @@
 //! Streams, fences and tickets of a card.
 //!
-//! A fence is an event of the driver. Work that nobody can run, a ticket's, ends where the caller says so; a fence on a
-//! stream that waits for tickets is done when its event has happened and they have ended.
+//! A fence is an event of the driver. A ticket stands for work that nobody can run: its fences are events on a stream of
+//! their own, which costs what other fences cost, and they are done when, besides, the ticket has ended, which the
+//! caller says. A stream that waits for a ticket's fence is not done before that either, though its work runs.
 
-use super::driver::{self, Answer, Event, Stream};
+use super::driver::{self, Answer, Code, Event, Stream};
 use crate::device::Fence;
 use crate::request::StreamId;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A fence that was not seen to be done.
+/// A fence that was not seen to be done: it is when the event has happened and the fences of tickets are done.
 #[derive(Clone, Debug)]
 struct Mark {
     event: Event,
     tickets: Vec<Fence>,
 }
 
+/// A stream or a ticket.
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
-    /// Tickets that all further work waits for.
+    /// Fences of tickets that all further work waits for.
     awaits: Vec<Fence>,
-    /// Oldest first. Events of one stream happen in their order.
+    /// Oldest first. What one waits for includes all that earlier ones wait for.
     marks: VecDeque<Mark>,
     /// The sequence number of the first of them.
     first_seq: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Ticket {
-    next_seq: u64,
-    /// Fences below this number are done.
-    done: u64,
+impl Lane {
+    fn next_seq(&self) -> u64 {
+        self.first_seq + self.marks.len() as u64
+    }
 }
 
 /// See the module. Streams come into being when they are first named.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     lanes: BTreeMap<StreamId, Lane>,
-    tickets: BTreeMap<StreamId, Ticket>,
+    /// The stream of all tickets.
+    aside: Option<Stream>,
+    /// Of each ticket that has ended before: its fences below this number are done.
+    ended: BTreeMap<StreamId, u64>,
     spare: Vec<Event>,
 }
 
@@ -48,24 +52,26 @@ pub(super) enum Refusal {
     /// There is no such fence, or a ticket stands where a stream must.
     Unknown,
     /// The driver's answer.
-    Driver(driver::Code),
+    Driver(Code),
 }
 
-impl From<driver::Code> for Refusal {
-    fn from(code: driver::Code) -> Refusal {
+impl From<Code> for Refusal {
+    fn from(code: Code) -> Refusal {
         Refusal::Driver(code)
     }
 }
 
 impl Streams {
-    fn lane(&mut self, id: StreamId) -> Result<&mut Lane, Refusal> {
-        if id.as_ticket().is_some() {
-            return Err(Refusal::Unknown);
-        }
+    fn lane(&mut self, id: StreamId) -> Result<&mut Lane, Code> {
         match self.lanes.entry(id) {
             Entry::Occupied(lane) => Ok(lane.into_mut()),
             Entry::Vacant(place) => {
-                let stream = if id == StreamId::DEFAULT { Stream::DEFAULT } else { driver::create_stream()? };
+                let stream = match (id.as_ticket(), self.aside) {
+                    (Some(_), Some(aside)) => aside,
+                    (Some(_), None) => *self.aside.insert(driver::create_stream()?),
+                    (None, _) if id == StreamId::DEFAULT => Stream::DEFAULT,
+                    (None, _) => driver::create_stream()?,
+                };
                 Ok(place.insert(Lane { stream, awaits: Vec::new(), marks: VecDeque::new(), first_seq: 0 }))
             }
         }
@@ -73,25 +79,23 @@ impl Streams {
 
     /// The driver's stream.
     pub(super) fn stream(&mut self, id: StreamId) -> Result<Stream, Refusal> {
-        self.lane(id).map(|lane| lane.stream)
+        if id.as_ticket().is_some() {
+            return Err(Refusal::Unknown);
+        }
+        Ok(self.lane(id)?.stream)
     }
 
     pub(super) fn fence(&mut self, id: StreamId) -> Result<Fence, Refusal> {
-        if id.as_ticket().is_some() {
-            let ticket = self.tickets.entry(id).or_default();
-            ticket.next_seq += 1;
-            return Ok(Fence { stream: id, seq: ticket.next_seq - 1 });
-        }
         let event = self.spare.pop().map_or_else(driver::create_event, Ok)?;
-        let tickets = &self.tickets;
-        let pending = |fence: &Fence| tickets.get(&fence.stream).is_some_and(|ticket| fence.seq >= ticket.done);
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.awaits.retain(pending);
-        }
-        let lane = self.lane(id)?;
-        driver::record_event(event, lane.stream)?;
-        lane.marks.push_back(Mark { event, tickets: lane.awaits.clone() });
-        Ok(Fence { stream: id, seq: lane.first_seq + lane.marks.len() as u64 - 1 })
+        let stream = self.lane(id)?.stream;
+        driver::record_event(event, stream)?;
+        let Some(lane) = self.lanes.get_mut(&id) else { return Err(Refusal::Unknown) };
+        let fence = Fence { stream: id, seq: lane.next_seq() };
+        lane.awaits.retain(|ticket| !is_over(&self.ended, ticket));
+        let mut tickets = lane.awaits.clone();
+        tickets.extend(id.as_ticket().map(|_| fence));
+        lane.marks.push_back(Mark { event, tickets });
+        Ok(fence)
     }
 
     /// The mark of a fence; `None` if it was seen to be done.
@@ -103,25 +107,17 @@ impl Streams {
         }
     }
 
-    fn has_ended(&self, ticket: &Fence) -> bool {
-        self.tickets.get(&ticket.stream).is_none_or(|state| ticket.seq < state.done)
-    }
-
     /// Whether the fence is done.
     pub(super) fn poll(&mut self, fence: Fence) -> Result<bool, Refusal> {
-        if fence.stream.as_ticket().is_some() {
-            let known = self.tickets.get(&fence.stream).is_some_and(|ticket| fence.seq < ticket.next_seq);
-            return if known { Ok(self.has_ended(&fence)) } else { Err(Refusal::Unknown) };
-        }
         let Some(mark) = self.mark(fence)? else { return Ok(true) };
-        if !mark.tickets.iter().all(|ticket| self.has_ended(ticket)) || !driver::query_event(mark.event)? {
+        if !driver::query_event(mark.event)? || !mark.tickets.iter().all(|ticket| is_over(&self.ended, ticket)) {
             return Ok(false);
         }
         self.forget_up_to(fence);
         Ok(true)
     }
 
-    /// Fences up to this one are done: what one waits for includes all that earlier ones wait for.
+    /// Fences up to this one are done.
     fn forget_up_to(&mut self, fence: Fence) {
         let Some(lane) = self.lanes.get_mut(&fence.stream) else { return };
         while lane.first_seq <= fence.seq
@@ -135,14 +131,9 @@ impl Streams {
     /// Lets `stream` wait for a fence.
     pub(super) fn order_after(&mut self, stream: StreamId, fence: Fence) -> Result<(), Refusal> {
         let to = self.stream(stream)?;
-        let tickets = if fence.stream.as_ticket().is_some() {
-            if self.poll(fence)? { Vec::new() } else { vec![fence] }
-        } else {
-            let Some(mark) = self.mark(fence)? else { return Ok(()) };
-            let tickets = mark.tickets.clone();
-            driver::wait_event(to, mark.event)?;
-            tickets
-        };
+        let Some(mark) = self.mark(fence)? else { return Ok(()) };
+        let tickets = mark.tickets.clone();
+        driver::wait_event(to, mark.event)?;
         let lane = self.lane(stream)?;
         for ticket in tickets {
             if !lane.awaits.contains(&ticket) {
@@ -154,11 +145,6 @@ impl Streams {
 
     /// The host waits for a fence.
     pub(super) fn wait_fence(&mut self, fence: Fence) -> Result<(), Refusal> {
-        if fence.stream.as_ticket().is_some() {
-            self.poll(fence)?;
-            self.end(fence);
-            return Ok(());
-        }
         let Some(mark) = self.mark(fence)? else { return Ok(()) };
         let tickets = mark.tickets.clone();
         driver::synchronize_event(mark.event)?;
@@ -169,35 +155,32 @@ impl Streams {
 
     /// The host waits for all that is queued on a stream.
     pub(super) fn wait_stream(&mut self, id: StreamId) -> Result<(), Refusal> {
-        if id.as_ticket().is_some() {
-            self.complete(id);
-            return Ok(());
-        }
         let lane = self.lane(id)?;
         let (stream, tickets) = (lane.stream, lane.awaits.clone());
         driver::synchronize_stream(stream)?;
         tickets.into_iter().for_each(|ticket| self.end(ticket));
+        self.complete(id);
         Ok(())
     }
 
     /// The host waits for everything.
     pub(super) fn wait_all(&mut self) -> Answer<()> {
         driver::synchronize()?;
-        self.tickets.values_mut().for_each(|ticket| ticket.done = ticket.next_seq);
+        let tickets: Vec<StreamId> = self.lanes.keys().copied().filter(|id| id.as_ticket().is_some()).collect();
+        tickets.into_iter().for_each(|ticket| self.complete(ticket));
         Ok(())
     }
 
-    /// All fences of a ticket so far are done.
+    /// If this is a ticket, all its fences so far are done.
     pub(super) fn complete(&mut self, id: StreamId) {
-        if let Some(ticket) = self.tickets.get_mut(&id) {
-            ticket.done = ticket.next_seq;
+        if let Some(lane) = self.lanes.get(&id).filter(|_| id.as_ticket().is_some()) {
+            self.ended.insert(id, lane.next_seq());
         }
     }
 
     fn end(&mut self, fence: Fence) {
-        if let Some(ticket) = self.tickets.get_mut(&fence.stream) {
-            ticket.done = ticket.done.max(fence.seq + 1);
-        }
+        let ended = self.ended.entry(fence.stream).or_default();
+        *ended = (*ended).max(fence.seq + 1);
     }
 
     /// Gives events and streams back to the driver.
@@ -209,8 +192,13 @@ impl Streams {
         for event in events {
             let _ = driver::destroy_event(event);
         }
-        for lane in lanes.into_values().filter(|lane| lane.stream != Stream::DEFAULT) {
-            let _ = driver::destroy_stream(lane.stream);
+        let streams = lanes.into_iter().filter(|(id, _)| *id != StreamId::DEFAULT && id.as_ticket().is_none());
+        for stream in streams.map(|(_, lane)| lane.stream).chain(self.aside.take()) {
+            let _ = driver::destroy_stream(stream);
         }
     }
+}
+
+fn is_over(ended: &BTreeMap<StreamId, u64>, ticket: &Fence) -> bool {
+    ended.get(&ticket.stream).is_some_and(|done| ticket.seq < *done)
 }

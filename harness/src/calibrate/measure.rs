@@ -22,6 +22,11 @@ const ADDRESSES: [u64; 3] = [16 * GIB, 64 * GIB, 256 * GIB];
 /// Handles of these sizes are mapped together, in one call about this many bytes.
 const PIECES: [u64; 3] = [2 * MIB, 20 * MIB, 64 * MIB];
 const WHOLE: u64 = GIB;
+/// Requests of one size are held until they are so many bytes, or so many.
+const HELD: u64 = GIB;
+const MOST_HELD: u64 = 8;
+/// Calls on streams are made so many times in a row: strategies make them by the thousand, and the first is the slowest.
+const IN_A_ROW: usize = 32;
 /// Rounds with calls that fail, which may take a quarter of a second each.
 const FAILING_ROUNDS: u64 = 5;
 
@@ -127,11 +132,17 @@ impl<M: Machine> Bench<'_, M> {
         Ok(())
     }
 
+    /// Several in a row, as when a strategy grows: then most need new addresses too.
     fn whole_pages(&mut self) -> Result<(), DeviceError> {
         let fits = self.fits;
         for size in LARGE.into_iter().filter(|&size| size <= fits) {
-            let ptr = self.time(CallKind::Malloc, size, 1, |dev| dev.malloc(size))?;
-            self.time(CallKind::Free, size, 1, |dev| dev.free(ptr))?;
+            let mut ptrs = Vec::new();
+            for _ in 0..(HELD / size).clamp(1, MOST_HELD) {
+                ptrs.push(self.time(CallKind::Malloc, size, 1, |dev| dev.malloc(size))?);
+            }
+            for ptr in ptrs {
+                self.time(CallKind::Free, size, 1, |dev| dev.free(ptr))?;
+            }
         }
         Ok(())
     }
@@ -180,14 +191,24 @@ impl<M: Machine> Bench<'_, M> {
     fn streams(&mut self) -> Result<(), DeviceError> {
         let [first, second] = [StreamId(1), StreamId(2)];
         // Work that is done is still looked up at the driver, once for each fence.
-        let fence = self.time(CallKind::Fence, 0, 1, |dev| dev.fence(first))?;
+        let mut fences = Vec::new();
+        for _ in 0..IN_A_ROW {
+            fences.push(self.time(CallKind::Fence, 0, 1, |dev| dev.fence(first))?);
+        }
         self.sync("sync_device", Sync::Device)?;
-        self.time(CallKind::Poll, 0, 1, |dev| dev.poll(fence))?;
-        let fence = self.time(CallKind::Fence, 0, 1, |dev| dev.fence(first))?;
+        for &fence in &fences {
+            self.time(CallKind::Poll, 0, 1, |dev| dev.poll(fence))?;
+        }
+        fences.clear();
+        for _ in 0..IN_A_ROW {
+            fences.push(self.time(CallKind::Fence, 0, 1, |dev| dev.fence(first))?);
+        }
         self.sync("sync_stream", Sync::Stream(first))?;
-        self.time(CallKind::OrderAfter, 0, 1, |dev| dev.order_after(second, fence))?;
+        for &fence in &fences {
+            self.time(CallKind::OrderAfter, 0, 1, |dev| dev.order_after(second, fence))?;
+        }
         self.dev.sync(Sync::Device)?;
-        self.sync("sync_event", Sync::Fence(fence))
+        self.sync("sync_event", Sync::Fence(fences[0]))
     }
 
     fn sync(&mut self, name: &'static str, what: Sync) -> Result<(), DeviceError> {
