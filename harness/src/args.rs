@@ -26,7 +26,9 @@ Examples:
   harness help run                           every option, with examples
 
 Exit codes: 0 done, 1 internal error, 2 usage, 3 nothing selected, 4 a check failed, 5 no device, \
-6 unreadable input, 7 unwritable output. That a strategy runs out of memory is a result, no failure.";
+6 unreadable input, 7 unwritable output. That a strategy runs out of memory is a result, no failure.
+
+Ctrl-C ends a verb with nothing half written, and `run` keeps the rows that are done; a second one ends it at once.";
 
 /// Replays allocation traces on GPU memory allocator strategies and compares them.
 ///

@@ -2,6 +2,7 @@
 //!
 //! Its definitions are those of `docs/METHODOLOGY.md`. Nothing here is timed.
 
+use crate::interrupt::Interrupt;
 use crate::replay::{Finding, Outcome, Spent, Tape, step};
 use crate::shadow::Shadow;
 use crate::watch::Watch;
@@ -111,15 +112,16 @@ pub struct Audit {
     pub unsupported_controls: u64,
 }
 
-/// Replays `trace` on `strategy`, which was made for `machine` and has served nothing yet.
-pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M) -> Audit {
+/// Replays `trace` on `strategy`, which was made for `machine` and has served nothing yet. After an interrupt the result
+/// is not the trace's.
+pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M, interrupt: &Interrupt) -> Audit {
     let mut watch = Watch::new(machine);
     let mut tape = Tape::new(trace.header.slots, &trace.texts);
     let mut shadow = Shadow::new(trace.header.slots);
     let mut memory = Memory::default();
     let mut timeline = Vec::new();
     let bucket = (trace.events.len() as u64).div_ceil(TIMELINE_POINTS).max(1);
-    for (index, event) in trace.events.iter().enumerate() {
+    for (index, event) in interrupt.events(&trace.events) {
         let index = index as u64;
         match *event {
             Event::Use { slot, stream } => shadow.used(slot, stream),

@@ -6,6 +6,7 @@
 //! order of a hash map is found out. A third run on the simulated device tells how often the two devices' own answers
 //! (addresses, above all) made a difference.
 
+use crate::interrupt::Interrupt;
 use crate::replay::{Finding, Outcome, Replay, Tape, step};
 use allocator_core::{Answer, Call, Device, LogDevice, Machine, ScriptDevice, SimDevice, Step};
 use std::collections::BTreeMap;
@@ -72,14 +73,14 @@ struct Logged {
 
 type Build<'b> = &'b dyn Fn(&mut dyn Device) -> Result<Box<dyn Replay>, Finding>;
 
-fn logged(trace: &Trace, build: Build<'_>, machine: impl Machine) -> Result<Logged, Finding> {
+fn logged(trace: &Trace, build: Build<'_>, machine: impl Machine, interrupt: &Interrupt) -> Result<Logged, Finding> {
     let mut log = LogDevice::new(machine);
     let mut strategy = build(&mut log)?;
     let mut tape = Tape::new(trace.header.slots, &trace.texts);
     let mut places = Places::default();
     let mut run = Logged::default();
     let mut followed = 0;
-    for (index, event) in trace.events.iter().enumerate() {
+    for (index, event) in interrupt.events(&trace.events) {
         step(strategy.as_mut(), &mut log, event, &mut tape);
         places.follow(&log.steps()[followed..]);
         followed = log.steps().len();
@@ -98,12 +99,13 @@ fn replayed(
     build: Build<'_>,
     mut script: ScriptDevice,
     blocks: &[(u64, u64, Place)],
+    interrupt: &Interrupt,
 ) -> Result<(), Finding> {
     let differs = |event, text: String| Finding { outcome: Outcome::Invalid, event, text };
     let mut strategy = build(&mut script)?;
     let mut tape = Tape::new(trace.header.slots, &trace.texts);
     let mut expected = blocks.iter().peekable();
-    for (index, event) in trace.events.iter().enumerate() {
+    for (index, event) in interrupt.events(&trace.events) {
         let index = index as u64;
         step(strategy.as_mut(), &mut script, event, &mut tape);
         if let Some(mismatch) = script.mismatch() {
@@ -127,21 +129,23 @@ fn block_of(event: &Event, tape: &Tape<'_>) -> Option<u64> {
     }
 }
 
-/// Runs `trace` on `machine`, from the log, and on `sim`, each time on a strategy that `build` makes for the device.
+/// Runs `trace` on `machine`, from the log, and on `sim`, each time on a strategy that `build` makes for the device. After
+/// an interrupt the result is not the trace's.
 pub fn decisions(
     trace: &Trace,
     build: impl Fn(&mut dyn Device) -> Result<Box<dyn Replay>, Finding>,
     machine: Box<dyn Machine>,
     sim: SimDevice,
+    interrupt: &Interrupt,
 ) -> Result<Decisions, Finding> {
     let info = machine.info();
-    let first = logged(trace, &build, machine)?;
+    let first = logged(trace, &build, machine, interrupt)?;
     let mut result =
         Decisions { blocks: first.blocks.len() as u64, device_calls: first.steps.len() as u64, ..Decisions::default() };
-    let again = replayed(trace, &build, ScriptDevice::play(info, first.steps), &first.blocks);
+    let again = replayed(trace, &build, ScriptDevice::play(info, first.steps), &first.blocks, interrupt);
     result.finding = again.err().or(first.finding);
     // What needs a card does not run there.
-    if let Ok(simulated) = logged(trace, &build, sim) {
+    if let Ok(simulated) = logged(trace, &build, sim, interrupt) {
         let mut simulated = simulated.blocks.iter().peekable();
         let mut count = 0;
         for (event, _, place) in &first.blocks {
@@ -199,7 +203,9 @@ a 2 9 0
                 })
             };
             let sim = SimDevice::new(1 << 30);
-            let Ok(result) = decisions(&trace, build, Box::new(sim.clone()), sim) else { continue };
+            let Ok(result) = decisions(&trace, build, Box::new(sim.clone()), sim, &Interrupt::default()) else {
+                continue;
+            };
             assert_eq!((result.finding, result.elsewhere), (None, Some(0)), "{}", entry.name);
             assert_eq!(result.blocks, 7);
             assert!(result.device_calls > 0);
@@ -236,7 +242,7 @@ a 2 9 0
         };
         let sim = SimDevice::new(1 << 30);
         let trace = trace("gpu-alloc-trace 1\na 0 0 0\nm begin\na 1 512 0\n");
-        let result = decisions(&trace, build, Box::new(sim.clone()), sim).unwrap();
+        let result = decisions(&trace, build, Box::new(sim.clone()), sim, &Interrupt::default()).unwrap();
         let finding = result.finding.unwrap();
         assert_eq!((finding.outcome, finding.event), (Outcome::Invalid, Some(0)), "{}", finding.text);
         assert!(finding.text.contains("Malloc"), "{}", finding.text);

@@ -25,6 +25,9 @@ pub const UNREADABLE: u8 = 6;
 /// An output cannot be written.
 pub const UNWRITABLE: u8 = 7;
 
+/// What a shell adds to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
 /// Why a command stopped. The text names the thing, the value and the way out.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
@@ -49,6 +52,14 @@ pub enum Error {
     /// See [`UNWRITABLE`].
     #[error("{0}")]
     Unwritable(String),
+    /// A signal came while files were written; what was done until then is kept.
+    #[error("interrupted; {kept}")]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+        /// What became of the work.
+        kept: String,
+    },
     /// Whoever read our output has seen enough (`| head`): a success.
     #[error("the reader of the output is gone")]
     ClosedPipe,
@@ -65,6 +76,7 @@ impl Error {
             Error::NoDevice(_) => NO_DEVICE,
             Error::Unreadable(_) => UNREADABLE,
             Error::Unwritable(_) => UNWRITABLE,
+            Error::Interrupted { signal, .. } => u8::try_from(BY_SIGNAL + signal).unwrap_or(INTERNAL),
             Error::ClosedPipe => DONE,
         }
     }

@@ -8,6 +8,7 @@
 //! Ticket work is unknown, so its check is made when the ticket ends: when the trace says so, or when the strategy waits
 //! for it, by itself or with all other work of the card.
 
+use crate::interrupt::Interrupt;
 use crate::replay::{Finding, Outcome, Tape, step};
 use allocator_core::cuda::{CudaDevice, Mismatched};
 use allocator_core::{
@@ -250,8 +251,14 @@ impl<P: Patterns> Checker<P> {
     }
 }
 
-/// Replays `trace` on `strategy`, which was made for `device` and has served nothing yet.
-pub fn integrity<P: Patterns>(trace: &Trace, strategy: &mut dyn Strategy, device: P) -> Integrity {
+/// Replays `trace` on `strategy`, which was made for `device` and has served nothing yet. After an interrupt the result is
+/// not the trace's.
+pub fn integrity<P: Patterns>(
+    trace: &Trace,
+    strategy: &mut dyn Strategy,
+    device: P,
+    interrupt: &Interrupt,
+) -> Integrity {
     let mut checker = Checker {
         device,
         event: 0,
@@ -265,7 +272,7 @@ pub fn integrity<P: Patterns>(trace: &Trace, strategy: &mut dyn Strategy, device
     let mut blocks: Vec<Option<Filled>> = vec![None; trace.header.slots as usize];
     let first_stream = trace.events.iter().find_map(stream_of);
     let has_several = trace.events.iter().filter_map(stream_of).any(|stream| Some(stream) != first_stream);
-    for (index, event) in trace.events.iter().enumerate() {
+    for (index, event) in interrupt.events(&trace.events) {
         checker.event = index as u64;
         if let Event::Free { slot, ticket } = *event
             && let Some(block) = blocks[slot as usize].take()

@@ -5,6 +5,7 @@ use crate::decisions::{Decisions, decisions};
 use crate::exit::Error;
 use crate::hash::Hash;
 use crate::integrity::{Integrity, integrity};
+use crate::interrupt::Interrupt;
 use crate::load::Workload;
 use crate::peak::{Piece, peak};
 use crate::registry::{Configured, MemoryLimit};
@@ -159,21 +160,22 @@ impl<'a> Job<'a> {
         )))
     }
 
-    /// Makes the exact passes among those wanted; the report has their results and what they found.
-    pub(crate) fn examine(&self, pass: Pass) -> Report {
+    /// Makes the exact passes among those wanted; the report has their results and what they found. After an interrupt
+    /// there is none.
+    pub(crate) fn examine(&self, pass: Pass, interrupt: &Interrupt) -> Option<Report> {
         let _turn = self.target.turn();
         let mut report = Report::default();
         let result = match pass {
             Pass::Time => Ok(()),
-            Pass::Audit | Pass::All => self.audit().map(|(audit, map)| {
+            Pass::Audit | Pass::All => self.audit(interrupt).map(|(audit, map)| {
                 report.finding = audit.finding.clone();
                 (report.audit, report.map) = (Some(audit), map);
             }),
-            Pass::Integrity => self.integrity().map(|integrity| {
+            Pass::Integrity => self.integrity(interrupt).map(|integrity| {
                 report.finding = integrity.finding.clone();
                 report.integrity = Some(integrity);
             }),
-            Pass::Decisions => self.decisions().map(|decisions| {
+            Pass::Decisions => self.decisions(interrupt).map(|decisions| {
                 report.finding = decisions.finding.clone();
                 report.decisions = Some(decisions);
             }),
@@ -181,18 +183,19 @@ impl<'a> Job<'a> {
         if let Err(finding) = result {
             report.finding = Some(finding);
         }
-        report
+        (!interrupt.came()).then_some(report)
     }
 
     /// The audit, and the address map at the peak that it found.
-    fn audit(&self) -> Result<(Audit, Vec<Piece>), Finding> {
+    fn audit(&self, interrupt: &Interrupt) -> Result<(Audit, Vec<Piece>), Finding> {
         let mut audited = guarded(|| {
             let (mut strategy, machine) = self.fresh(true)?;
-            Ok(audit(&self.workload.trace, strategy.as_mut(), machine))
+            Ok(audit(&self.workload.trace, strategy.as_mut(), machine, interrupt))
         })?;
         let map = guarded(|| {
             let (mut strategy, machine) = self.fresh(false)?;
-            Ok(peak(&self.workload.trace, strategy.as_mut(), machine, audited.memory.reserved_peak_event))
+            let event = audited.memory.reserved_peak_event;
+            Ok(peak(&self.workload.trace, strategy.as_mut(), machine, event, interrupt))
         });
         let map = map.unwrap_or_else(|finding| {
             if audited.finding.as_ref().is_none_or(|known| known.outcome < finding.outcome) {
@@ -203,28 +206,30 @@ impl<'a> Job<'a> {
         Ok((audited, map))
     }
 
-    pub(crate) fn time(&self, repeats: u32) -> Result<Times, Finding> {
-        guarded(|| {
+    /// The times, or what went wrong. After an interrupt there is neither.
+    pub(crate) fn time(&self, repeats: u32, interrupt: &Interrupt) -> Option<Result<Times, Finding>> {
+        let times = guarded(|| {
             let strategy = |machine: &mut Box<dyn Machine>| self.build(machine).map_err(not_built);
-            time(&self.workload.trace, repeats, || self.machine(false), strategy)
-        })
+            time(&self.workload.trace, repeats, || self.machine(false), strategy, interrupt)
+        });
+        (!interrupt.came()).then_some(times)
     }
 
-    fn integrity(&self) -> Result<Integrity, Finding> {
+    fn integrity(&self, interrupt: &Interrupt) -> Result<Integrity, Finding> {
         guarded(|| {
             let Some(card) = self.target.card() else {
                 return Err(Finding { outcome: Outcome::Error, event: None, text: "not a card".to_string() });
             };
             let mut device = CudaDevice::new(card.clone(), Some(self.capacity)).map_err(no_machine)?;
             let mut strategy = self.build(&mut device).map_err(not_built)?;
-            Ok(integrity(&self.workload.trace, strategy.as_mut(), device))
+            Ok(integrity(&self.workload.trace, strategy.as_mut(), device, interrupt))
         })
     }
 
-    fn decisions(&self) -> Result<Decisions, Finding> {
+    fn decisions(&self, interrupt: &Interrupt) -> Result<Decisions, Finding> {
         guarded(|| {
             let build = |dev: &mut dyn Device| self.build(dev).map_err(not_built);
-            decisions(&self.workload.trace, build, self.machine(false)?, SimDevice::new(self.capacity))
+            decisions(&self.workload.trace, build, self.machine(false)?, SimDevice::new(self.capacity), interrupt)
         })
     }
 }

@@ -6,6 +6,7 @@ mod commands;
 use args::{Cli, Command};
 use clap::Parser;
 use harness::exit::{DONE, Error, INTERNAL, USAGE};
+use harness::interrupt::end_by;
 use harness::output::{Output, complain};
 use std::panic::catch_unwind;
 use std::process::ExitCode;
@@ -29,8 +30,10 @@ fn explain(why: &clap::Error) -> u8 {
 }
 
 fn report(error: &Error) -> u8 {
-    if *error != Error::ClosedPipe {
-        complain(format_args!("error: {error}"));
+    match error {
+        Error::ClosedPipe => {}
+        Error::Interrupted { .. } => complain(format_args!("{error}")),
+        error => complain(format_args!("error: {error}")),
     }
     error.code()
 }
@@ -53,6 +56,12 @@ fn run(cli: Cli) -> u8 {
     let flushed = out.finish();
     match result.and(flushed) {
         Ok(()) => DONE,
-        Err(error) => report(&error),
+        Err(error) => {
+            let code = report(&error);
+            if let Error::Interrupted { signal, .. } = error {
+                end_by(signal);
+            }
+            code
+        }
     }
 }

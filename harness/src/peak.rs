@@ -3,7 +3,8 @@
 //! Only the whole trace tells which event is the peak, so the trace is replayed up to it a second time, without an
 //! audit. Strategies and the simulated device decide the same again, and nothing is kept of the events before.
 
-use crate::replay::{Replay, Tape};
+use crate::interrupt::Interrupt;
+use crate::replay::{CHUNK, Replay, Tape};
 use allocator_core::{Machine, PoolId, Span, SpanState, StreamId};
 use workload_gen::Trace;
 
@@ -42,11 +43,20 @@ impl Piece {
     };
 }
 
-/// The map after `event` of `trace`, on a strategy that was made for `machine` and has served nothing yet.
-pub fn peak<M: Machine>(trace: &Trace, strategy: &mut dyn Replay, mut machine: M, event: u64) -> Vec<Piece> {
+/// The map after `event` of `trace`, on a strategy that was made for `machine` and has served nothing yet. After an
+/// interrupt it may be that of an earlier event.
+pub fn peak<M: Machine>(
+    trace: &Trace,
+    strategy: &mut dyn Replay,
+    mut machine: M,
+    event: u64,
+    interrupt: &Interrupt,
+) -> Vec<Piece> {
     let until = trace.events.len().min(usize::try_from(event).map_or(usize::MAX, |event| event.saturating_add(1)));
     let mut tape = Tape::new(trace.header.slots, &trace.texts);
-    strategy.play(&mut machine, &trace.events[..until], &mut tape);
+    for chunk in trace.events[..until].chunks(CHUNK).take_while(|_| !interrupt.came()) {
+        strategy.play(&mut machine, chunk, &mut tape);
+    }
     let mut spans = Vec::new();
     strategy.inspect(&mut |span| spans.push(span));
     bounded(&spans, PEAK_PIECES)

@@ -7,9 +7,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar of `steps` steps.
-    pub fn new(steps: u64) -> Progress {
-        let bar = ProgressBar::new(steps);
+    /// A bar of `steps` steps. Where rows run over the terminal there is no line for it, and nobody needs it.
+    pub fn new(steps: u64, rows_are_watched: bool) -> Progress {
+        let bar = if rows_are_watched { ProgressBar::hidden() } else { ProgressBar::new(steps) };
         if let Ok(style) = ProgressStyle::with_template("{bar:8} {pos}/{len} {elapsed} {wide_msg}") {
             bar.set_style(style);
         }

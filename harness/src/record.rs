@@ -16,16 +16,26 @@ use hdrhistogram::Histogram;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// Results are kept here unless `-o` says otherwise.
 pub(crate) const DEFAULT_PARENT: &str = "runs";
 
+const MACHINE: &str = "machine.toml";
+const RUN: &str = "run.csv";
+const TIMES: &str = "times.csv";
+const TIMELINE: &str = "timeline.csv";
+const PEAK: &str = "peak.csv";
+const INTEGRITY: &str = "integrity.csv";
+const DECISIONS: &str = "decisions.csv";
+
 /// Where rows go: files in a fresh folder, standard output, or both.
 #[derive(Debug, Default)]
 pub struct Records {
     folder: Option<PathBuf>,
+    /// Whether the folder was made for this run.
+    is_new: bool,
     run: Vec<Sheet>,
     times: Vec<Sheet>,
     timeline: Vec<Sheet>,
@@ -43,30 +53,54 @@ impl Records {
         machine: &MachineFile,
         sample: &Job<'_>,
     ) -> Result<Records, Error> {
-        let folder = match folder {
+        let text = toml::to_string(machine).map_err(|why| Error::Internal(format!("{MACHINE}: {why}")))?;
+        let (folder, is_new) = match folder {
             Some(folder) => named_folder(folder)?,
-            None => numbered_folder(Path::new(DEFAULT_PARENT))?,
+            None => (numbered_folder(Path::new(DEFAULT_PARENT))?, true),
         };
-        let path = folder.join("machine.toml");
-        let text = toml::to_string(machine).map_err(|why| Error::Internal(format!("machine.toml: {why}")))?;
+        let path = folder.join(MACHINE);
         // Of two runs that found the folder empty, the second one stops here.
         let mut file = File::create_new(&path).map_err(|why| match why.kind() {
             io::ErrorKind::AlreadyExists => not_empty(&folder),
             _ => Error::unwritable(&path, why),
         })?;
-        file.write_all(text.as_bytes()).map_err(|why| Error::unwritable(&path, why))?;
+        let mut records = Records { folder: Some(folder), is_new, ..Records::default() };
+        let written = file.write_all(text.as_bytes()).map_err(|why| Error::unwritable(&path, why));
+        match written.and_then(|()| records.open(pass, sample)) {
+            Ok(()) => Ok(records),
+            Err(error) => {
+                records.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the sheets in the folder.
+    fn open(&mut self, pass: Pass, sample: &Job<'_>) -> Result<(), Error> {
+        let Some(folder) = &self.folder else { return Ok(()) };
         let sheet = |is_wanted: bool, name: &str, header: Row| -> Result<Vec<Sheet>, Error> {
             if is_wanted { Ok(vec![Sheet::create(folder.join(name), &header)?]) } else { Ok(Vec::new()) }
         };
-        Ok(Records {
-            run: sheet(!pass.only_checks(), "run.csv", run_row(sample, &Report::default()))?,
-            times: sheet(pass.times(), "times.csv", times_row(sample, 0, None, None))?,
-            timeline: sheet(pass.audits(), "timeline.csv", timeline_row(sample, &Point::new(0)))?,
-            peak: sheet(pass.audits(), "peak.csv", peak_row(sample, &Piece::NONE))?,
-            integrity: sheet(pass == Pass::Integrity, "integrity.csv", integrity_row(sample, &Report::default()))?,
-            decisions: sheet(pass == Pass::Decisions, "decisions.csv", decisions_row(sample, &Report::default()))?,
-            folder: Some(folder),
-        })
+        let none = Report::default();
+        self.run = sheet(!pass.only_checks(), RUN, run_row(sample, &none))?;
+        self.times = sheet(pass.times(), TIMES, times_row(sample, 0, None, None))?;
+        self.timeline = sheet(pass.audits(), TIMELINE, timeline_row(sample, &Point::new(0)))?;
+        self.peak = sheet(pass.audits(), PEAK, peak_row(sample, &Piece::NONE))?;
+        self.integrity = sheet(pass == Pass::Integrity, INTEGRITY, integrity_row(sample, &none))?;
+        self.decisions = sheet(pass == Pass::Decisions, DECISIONS, decisions_row(sample, &none))?;
+        Ok(())
+    }
+
+    /// Takes back the files of a run of which nothing is known, so that nobody takes them for results. What cannot be
+    /// taken back stays; there is an error already.
+    pub(crate) fn discard(&mut self) {
+        let Some(folder) = self.folder.take() else { return };
+        for name in [MACHINE, RUN, TIMES, TIMELINE, PEAK, INTEGRITY, DECISIONS] {
+            let _ = fs::remove_file(folder.join(name));
+        }
+        if self.is_new {
+            let _ = fs::remove_dir(folder);
+        }
     }
 
     /// Writes one table to standard output as well: the exact rows, or the times if only those are made.
@@ -83,6 +117,12 @@ impl Records {
             Err(error) => return Err(error),
         }
         Ok(self)
+    }
+
+    /// Whether rows go to a terminal.
+    pub(crate) fn are_watched(&self) -> bool {
+        let sheets = [&self.run, &self.times, &self.integrity, &self.decisions];
+        sheets.into_iter().flatten().any(|sheet| sheet.file.is_none()) && io::stdout().is_terminal()
     }
 
     /// The folder, if there is one.
@@ -129,13 +169,15 @@ fn write_all(sheets: &mut Vec<Sheet>, keep_going: bool, rows: &[Row]) -> Result<
     result
 }
 
-fn named_folder(folder: &Path) -> Result<PathBuf, Error> {
+/// The folder, and whether it is new.
+fn named_folder(folder: &Path) -> Result<(PathBuf, bool), Error> {
     if folder.is_file() {
         return Err(Error::unwritable(folder, "it is a file; name a folder"));
     }
+    let is_new = !folder.exists();
     fs::create_dir_all(folder).map_err(|why| Error::unwritable(folder, why))?;
     let mut entries = fs::read_dir(folder).map_err(|why| Error::unwritable(folder, why))?;
-    if entries.next().is_some() { Err(not_empty(folder)) } else { Ok(folder.to_path_buf()) }
+    if entries.next().is_some() { Err(not_empty(folder)) } else { Ok((folder.to_path_buf(), is_new)) }
 }
 
 fn not_empty(folder: &Path) -> Error {

@@ -1,15 +1,18 @@
 //! The comparison: every workload on every device and strategy, exact passes in parallel, times one after another.
 
 use crate::exit::Error;
+use crate::interrupt::Interrupt;
 pub use crate::job::{DEFAULT_CAPACITY, Job, Report};
 use crate::load::Workload;
 use crate::progress::Progress;
 use crate::record::Records;
 use crate::registry::Configured;
+use crate::size::counted;
 use crate::target::Target;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use workload_gen::plain_path;
 
 /// Which passes are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -93,25 +96,39 @@ pub fn check(jobs: &[Job<'_>], pass: Pass) -> Result<(), Error> {
     jobs.iter().try_for_each(|job| job.check(pass))
 }
 
-/// Runs all jobs and writes a row of each as soon as those before it are written.
-pub fn run(jobs: &[Job<'_>], options: &Options, records: &mut Records) -> Result<Vec<Report>, Error> {
+/// Runs all jobs and writes a row of each as soon as those before it are written. After an interrupt, what was measured
+/// is written and the rest is not begun.
+pub fn run(
+    jobs: &[Job<'_>],
+    options: &Options,
+    records: &mut Records,
+    interrupt: &Interrupt,
+) -> Result<Vec<Report>, Error> {
     let is_exact = options.pass != Pass::Time;
     let passes = u64::from(is_exact) + u64::from(options.pass.times());
-    let progress = Progress::new(jobs.len() as u64 * passes);
+    let progress = Progress::new(jobs.len() as u64 * passes, records.are_watched());
     let mut reports = Vec::with_capacity(jobs.len());
+    let examined = if options.pass.audits() { "audited" } else { "checked" };
     if is_exact {
-        examine_all(jobs, options, &progress, |job, report| {
+        examine_all(jobs, options, &progress, interrupt, |job, report| {
             records.exact(job, &report)?;
             reports.push(report);
             Ok(())
         })?;
+        if reports.len() < jobs.len() {
+            return Err(interrupted(interrupt, records, jobs.len(), &[(examined, reports.len())]));
+        }
     } else {
         reports.resize_with(jobs.len(), Report::default);
     }
     if options.pass.times() {
-        for (job, report) in jobs.iter().zip(&mut reports) {
+        for (timed, (job, report)) in jobs.iter().zip(&mut reports).enumerate() {
             progress.doing(&format!("timing {}", job.title()));
-            let (times, finding) = match job.time(options.repeats) {
+            let Some(measured) = job.time(options.repeats, interrupt) else {
+                let done = [(examined, jobs.len()), ("timed", timed)];
+                return Err(interrupted(interrupt, records, jobs.len(), &done[usize::from(!is_exact)..]));
+            };
+            let (times, finding) = match measured {
                 Ok(times) => (Some(times.clone()), times.finding),
                 Err(finding) => (None, Some(finding)),
             };
@@ -127,11 +144,28 @@ pub fn run(jobs: &[Job<'_>], options: &Options, records: &mut Records) -> Result
     Ok(reports)
 }
 
-/// Makes the exact passes on several threads; `done` gets the results in the order of the jobs, on this thread.
+/// What an interrupted run ends with. Results without a row are none, and their folder goes.
+fn interrupted(interrupt: &Interrupt, records: &mut Records, jobs: usize, done: &[(&str, usize)]) -> Error {
+    let counts: Vec<String> = done.iter().map(|(how, count)| format!("{count} {how}")).collect();
+    let counts = format!("of {}, {}", counted(jobs, "run", "runs"), counts.join(" and "));
+    let has_rows = done.iter().any(|(_, count)| *count > 0);
+    if !has_rows {
+        records.discard();
+    }
+    interrupt.error(match records.folder().map(plain_path) {
+        Some(folder) => format!("{counts}; the rows are in {folder}"),
+        None if has_rows => counts,
+        None => format!("{counts}; nothing is kept"),
+    })
+}
+
+/// Makes the exact passes on several threads; `done` gets the results in the order of the jobs, on this thread. After an
+/// interrupt it gets those that there are.
 fn examine_all<'a>(
     jobs: &[Job<'a>],
     options: &Options,
     progress: &Progress,
+    interrupt: &Interrupt,
     mut done: impl FnMut(&Job<'a>, Report) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let threads = options.jobs.get().min(jobs.len()).max(1);
@@ -146,11 +180,12 @@ fn examine_all<'a>(
             let (sender, next, stop) = (sender.clone(), &next, &stop);
             scope.spawn(move |_| {
                 while !stop.load(Ordering::Relaxed)
+                    && !interrupt.came()
                     && let index = next.fetch_add(1, Ordering::Relaxed)
                     && let Some(job) = jobs.get(index)
                 {
                     progress.doing(&job.title());
-                    let report = job.examine(options.pass);
+                    let Some(report) = job.examine(options.pass, interrupt) else { return };
                     progress.step();
                     if sender.send((index, report)).is_err() {
                         return;
@@ -161,18 +196,19 @@ fn examine_all<'a>(
         drop(sender);
         let mut ready: Vec<Option<Report>> = Vec::new();
         ready.resize_with(jobs.len(), || None);
+        let mut write =
+            |index: usize, report| done(&jobs[index], report).inspect_err(|_| stop.store(true, Ordering::Relaxed));
         let mut written = 0;
         for (index, report) in receiver {
             ready[index] = Some(report);
             while let Some(report) = ready.get_mut(written).and_then(Option::take) {
-                if let Err(error) = done(&jobs[written], report) {
-                    stop.store(true, Ordering::Relaxed);
-                    return Err(error);
-                }
+                write(written, report)?;
                 written += 1;
             }
         }
-        Ok(())
+        // Behind a job that was interrupted others may be done.
+        let mut behind = ready.into_iter().enumerate().filter_map(|(index, report)| Some((index, report?)));
+        behind.try_for_each(|(index, report)| write(index, report))
     })
 }
 
@@ -184,6 +220,7 @@ mod tests {
     use allocator_core::{AllocError, Block, ConfigError, Configure, Device, DeviceInfo, FreeError, Request, Span};
     use allocator_core::{Strategy, StreamId};
     use serde::{Deserialize, Serialize};
+    use std::sync::LazyLock;
     use workload_gen::Trace;
 
     /// Panics at the second allocation, and when looked into.
@@ -242,7 +279,7 @@ mod tests {
         let strategies = [&PANICKING, direct].map(|entry| Configured { entry, params: Params::new() });
         let targets = [Target::default()];
         let jobs = jobs(&workloads, &targets, &strategies, &OPTIONS);
-        let reports = run(&jobs, &OPTIONS, &mut Records::default()).unwrap();
+        let reports = run(&jobs, &OPTIONS, &mut Records::default(), &Interrupt::default()).unwrap();
         let finding = reports[0].finding.as_ref().unwrap();
         assert_eq!((finding.outcome, finding.text.as_str()), (Outcome::Panic, "no second block"));
         assert!(reports[0].audit.is_none() && reports[0].times.is_none());
@@ -256,10 +293,71 @@ mod tests {
         let strategies = [Configured { entry: &PANICKING, params: Params::new() }];
         let targets = [Target::default()];
         let jobs = jobs(&workloads, &targets, &strategies, &OPTIONS);
-        let report = run(&jobs, &OPTIONS, &mut Records::default()).unwrap().remove(0);
+        let report = run(&jobs, &OPTIONS, &mut Records::default(), &Interrupt::default()).unwrap().remove(0);
         let finding = report.finding.as_ref().unwrap();
         assert_eq!((finding.outcome, finding.text.as_str()), (Outcome::Panic, "no look inside"));
         assert!(report.audit.is_some());
+    }
+
+    static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
+
+    /// Is interrupted at the first allocation.
+    struct Interrupted;
+
+    impl Strategy for Interrupted {
+        fn allocate(&mut self, _: &mut dyn Device, _: Request) -> Result<Block, AllocError> {
+            INTERRUPT.raise();
+            Ok(Block::empty())
+        }
+        fn free(&mut self, _: &mut dyn Device, _: Block) -> Result<(), FreeError> {
+            Ok(())
+        }
+        fn record_stream(&mut self, _: &mut dyn Device, _: &Block, _: StreamId) -> Result<(), AllocError> {
+            Ok(())
+        }
+        fn trim(&mut self, _: &mut dyn Device, _: u64) -> Result<u64, AllocError> {
+            Ok(0)
+        }
+        fn inspect(&self, _: &mut dyn FnMut(Span)) {}
+    }
+
+    impl Configure for Interrupted {
+        const NAME: &'static str = "interrupted";
+        const ABOUT: &'static str = "Is interrupted.";
+        type Params = NoParams;
+        fn new(_: NoParams, _: &DeviceInfo) -> Result<Self, ConfigError> {
+            Ok(Interrupted)
+        }
+    }
+
+    static INTERRUPTED: Entry = entry::<Interrupted>();
+
+    #[test]
+    fn an_interrupt_keeps_what_is_done_and_nothing_else() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let workloads = [workload("gpu-alloc-trace 1\na 0 0 0\na 1 0 0\n")];
+        let direct = crate::registry::STRATEGIES.iter().find(|entry| entry.name == "direct").unwrap();
+        let strategies = [direct, &INTERRUPTED, direct].map(|entry| Configured { entry, params: Params::new() });
+        let targets = [Target::default()];
+        let jobs = jobs(&workloads, &targets, &strategies, &OPTIONS);
+        let interrupted = |folder: &std::path::Path| {
+            let machine = crate::machine::MachineFile::here_and_now(Vec::new());
+            let mut records = Records::in_folder(Some(folder), Pass::All, &machine, &jobs[0]).unwrap();
+            run(&jobs, &OPTIONS, &mut records, &INTERRUPT).unwrap_err().to_string()
+        };
+        let some = folder.path().join("some");
+        let error = interrupted(&some);
+        assert!(error.starts_with("interrupted; of 3 runs, 1 audited; the rows are in "), "{error}");
+        let rows = |file: &str| std::fs::read_to_string(some.join(file)).unwrap().lines().count();
+        assert_eq!(["run.csv", "timeline.csv", "times.csv"].map(rows), [2, 3, 1]);
+
+        let (new, old) = (folder.path().join("new"), folder.path().join("old"));
+        std::fs::create_dir(&old).unwrap();
+        for none in [&new, &old] {
+            assert_eq!(interrupted(none), "interrupted; of 3 runs, 0 audited; nothing is kept");
+        }
+        assert!(!new.exists(), "a folder without a row is no result");
+        assert_eq!(std::fs::read_dir(&old).unwrap().count(), 0, "a folder that was there stays");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! On the simulated device the times are those of the strategy's own code. On a card they include the driver's, whose
 //! calls the device times one by one.
 
+use crate::interrupt::Interrupt;
 use crate::null::Null;
 use crate::replay::{CHUNK, Finding, Replay, Spent, Tape};
 use allocator_core::{CallKind, Machine};
@@ -142,17 +143,22 @@ pub struct Times {
     pub finding: Option<Finding>,
 }
 
-/// Replays `trace` `repeats` times on devices and strategies made afresh each time.
+/// Replays `trace` `repeats` times on devices and strategies made afresh each time; fewer times if there is an interrupt.
+/// Between replays is soon enough to ask for one: within a replay, the question would be timed.
 pub fn time<M: Machine>(
     trace: &Trace,
     repeats: u32,
     device: impl Fn() -> Result<M, Finding>,
     strategy: impl Fn(&mut M) -> Result<Box<dyn Replay>, Finding>,
+    interrupt: &Interrupt,
 ) -> Result<Times, Finding> {
     let ops = trace.events.iter().filter(|event| calls_strategy(event)).count() as u64;
     let mut times = Times { ops, ..Times::default() };
     let (mut sampler, mut null_sampler) = (Sampler::default(), Sampler::default());
     for _ in 0..repeats {
+        if interrupt.came() {
+            break;
+        }
         let mut machine = device()?;
         let mut subject = strategy(&mut machine)?;
         let timed = against_the_clock(trace, subject.as_mut(), &mut machine);

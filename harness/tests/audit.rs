@@ -3,6 +3,7 @@
 use allocator_core::{AllocError, Block, Control, ControlError, Device, FreeError, PoolId, Request};
 use allocator_core::{SimDevice, Span, Strategy, StreamId};
 use harness::audit::{Audit, Band, audit};
+use harness::interrupt::Interrupt;
 use harness::replay::Outcome;
 use strategy_direct::Direct;
 use workload_gen::{Event, Header, PoolOp, Trace};
@@ -115,7 +116,7 @@ fn trace(events: &[Event]) -> Trace {
 }
 
 fn audited(strategy: &mut dyn Strategy, events: &[Event]) -> Audit {
-    audit(&trace(events), strategy, SimDevice::new(1 << 30))
+    audit(&trace(events), strategy, SimDevice::new(1 << 30), &Interrupt::default())
 }
 
 /// The event and the words of the verdict on a rogue.

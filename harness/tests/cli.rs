@@ -248,7 +248,8 @@ fn a_trace_is_shown_as_it_was_and_summarised() {
 #[test]
 fn a_reader_who_leaves_is_no_failure() {
     let folder = folder();
-    for args in [&["trace", "show", "gnn.default"][..], &["run", "-w", "cuda", "--csv", "-"], &["list"]] {
+    let run = ["run", "-w", "cuda", "--pass", "audit", "-o", "r"];
+    for args in [&["trace", "show", "gnn.default"][..], &["run", "-w", "cuda", "--csv", "-"], &["list"], &run] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_harness"))
             .args(args)
             .current_dir(&folder)
@@ -261,6 +262,7 @@ fn a_reader_who_leaves_is_no_failure() {
         child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "{args:?}");
     }
+    assert!(folder.path().join("r/figures/overhead-text.svg").exists() || !cfg!(feature = "figures"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod patterns;
 use allocator_core::cuda::{Card, CudaDevice};
 use allocator_core::{CallKind, Device, DeviceError, Machine, PoolId, Request, SimDevice, Strategy, StreamId, Sync};
 use harness::integrity::integrity;
+use harness::interrupt::Interrupt;
 use harness::registry::{Configured, STRATEGIES};
 use harness::replay::Outcome;
 use patterns::{CORRUPTING, churn, paged::Paged, toy::Toy};
@@ -236,13 +237,13 @@ fn strategies_that_keep_the_rules_pass_the_integrity_check() {
         for configured in strategies() {
             let mut dev = CudaDevice::new(card.clone(), Some(4 << 30)).unwrap();
             let mut strategy = configured.strategy(&mut dev).unwrap();
-            let result = integrity(&trace, strategy.as_mut(), dev);
+            let result = integrity(&trace, strategy.as_mut(), dev, &Interrupt::default());
             assert_eq!(result.finding, None, "{}", configured.entry.name);
             assert!(result.checks > 1_000 && result.cross_checks > 300, "{result:?}");
         }
         for mut healthy in [Box::new(Toy::new(None)) as Box<dyn Strategy>, Box::new(Paged::new(None))] {
             let dev = CudaDevice::new(card.clone(), Some(4 << 30)).unwrap();
-            assert_eq!(integrity(&trace, healthy.as_mut(), dev).finding, None);
+            assert_eq!(integrity(&trace, healthy.as_mut(), dev, &Interrupt::default()).finding, None);
         }
         // The driver keeps something for streams that were busy once.
         let left = free(&card);
@@ -256,7 +257,7 @@ fn memory_with_two_owners_is_found() {
     let find = |make: &dyn Fn() -> Box<dyn Strategy>| {
         (1..9).find_map(|seed| {
             let dev = CudaDevice::new(card.clone(), Some(4 << 30)).unwrap();
-            let result = integrity(&churn(seed, 4_000), make().as_mut(), dev);
+            let result = integrity(&churn(seed, 4_000), make().as_mut(), dev, &Interrupt::default());
             result.finding.filter(|finding| finding.outcome == Outcome::Invalid)
         })
     };

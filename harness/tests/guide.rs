@@ -10,6 +10,7 @@ use exact::{Exact, Params};
 use harness::filter::Filter;
 use harness::forms::Form;
 use harness::grid::Grid;
+use harness::interrupt::Interrupt;
 use harness::load::{self, Workload};
 use harness::machine::MachineFile;
 use harness::metric::Metric;
@@ -96,7 +97,7 @@ fn the_page_has_these_tables() {
         let jobs = jobs(&workloads, &targets, strategies, &options);
         let mut records =
             Records::in_folder(Some(&folder.path().join(name)), options.pass, &machine, &jobs[0]).unwrap();
-        let reports = run(&jobs, &options, &mut records).unwrap();
+        let reports = run(&jobs, &options, &mut records, &Interrupt::default()).unwrap();
         table::memory(&jobs, &reports)
     };
     let known = |name: &str| STRATEGIES.iter().find(|entry| entry.name == name).unwrap();

@@ -7,6 +7,7 @@ use allocator_core::{
     Device, DeviceError, DeviceInfo, Fence, Handle, Machine, MemoryInfo, SimDevice, Strategy, StreamId, Sync, Usage,
 };
 use harness::integrity::{Patterns, integrity};
+use harness::interrupt::Interrupt;
 use harness::replay::Outcome;
 use patterns::{CORRUPTING, churn, toy::Toy};
 use std::collections::{BTreeMap, VecDeque};
@@ -194,7 +195,7 @@ fn strategies_that_keep_the_rules_pass() {
             )
         };
         for mut strategy in [Box::new(Toy::new(None)) as Box<dyn Strategy>, caching()] {
-            let result = integrity(&trace, strategy.as_mut(), Contents::new());
+            let result = integrity(&trace, strategy.as_mut(), Contents::new(), &Interrupt::default());
             assert_eq!(result.finding, None);
             assert!(result.blocks > 900 && result.checks > 900 && result.cross_checks > 300, "{result:?}");
         }
@@ -205,7 +206,8 @@ fn strategies_that_keep_the_rules_pass() {
 fn memory_with_two_owners_is_found_and_both_are_named() {
     for bug in CORRUPTING {
         let found = (1..6).find_map(|seed| {
-            let result = integrity(&churn(seed, 3_000), &mut Toy::new(Some(bug)), Contents::new());
+            let result =
+                integrity(&churn(seed, 3_000), &mut Toy::new(Some(bug)), Contents::new(), &Interrupt::default());
             result.finding.filter(|finding| finding.outcome == Outcome::Invalid)
         });
         let finding = found.unwrap_or_else(|| panic!("{bug:?} was not found"));

@@ -2,6 +2,8 @@
 
 mod common;
 
+#[cfg(unix)]
+use common::shell;
 use common::{fails, harness, succeeds};
 use std::fs;
 use std::io::Write;
@@ -65,6 +67,15 @@ fn pages_that_cannot_be_written_are_told() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("taken"), "a file").unwrap();
     fails(&folder, &["man", "-o", "taken/man1"], 7, &["cannot write taken/man1"]);
+}
+
+/// A limit on the size of files stands for a full disk.
+#[test]
+#[cfg(unix)]
+fn no_page_is_there_by_half() {
+    let folder = TempDir::new().unwrap();
+    assert_eq!(shell(&folder, "trap '' XFSZ; ulimit -f 1; exec $H man -o man1").code, 7);
+    assert_eq!(fs::read_dir(folder.path().join("man1")).unwrap().count(), 0);
 }
 
 #[test]

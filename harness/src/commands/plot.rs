@@ -2,6 +2,7 @@
 
 use crate::args::PlotArgs;
 use harness::exit::Error;
+use harness::interrupt::Interrupt;
 use harness::output::{Output, complain};
 use harness::plot::{self, Options};
 use harness::size::counted;
@@ -16,7 +17,7 @@ pub fn plot(args: &PlotArgs, out: &mut Output) -> Result<(), Error> {
         widths: args.width.clone(),
         out: args.out.clone(),
     };
-    let drawn = plot::draw(&args.folders, &options)?;
+    let drawn = plot::draw(&args.folders, &options, &Interrupt::awaited())?;
     for note in &drawn.notes {
         complain(format_args!("note: {note}"));
     }

@@ -2,6 +2,7 @@
 
 use crate::args::RunArgs;
 use harness::exit::Error;
+use harness::interrupt::Interrupt;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
 use harness::output::{Output, complain};
@@ -40,6 +41,8 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     if pass.times() && is_debug_build() {
         complain(format_args!("warning: this is a debug build, its times say nothing; build with --release"));
     }
+    // From here on there are files.
+    let interrupt = Interrupt::awaited();
     let mut records = Records::default();
     if args.csv.is_none() || args.out.is_some() {
         let command = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
@@ -49,17 +52,24 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     if args.csv.is_some() {
         records = records.and_to_stdout(pass, &jobs[0])?;
     }
-    let reports = run::run(&jobs, &options, &mut records)?;
-    if args.csv.is_none() {
-        print(&jobs, &reports, &workloads, &strategies, &records, out)?;
-    }
-    let drawn = draw(pass, &records, args.csv.is_none(), out);
+    let reports = run::run(&jobs, &options, &mut records, &interrupt)?;
+    let printed = match args.csv {
+        None => print(&jobs, &reports, &workloads, &strategies, &records, out).and_then(|()| out.flush()),
+        Some(_) => Ok(()),
+    };
+    // Figures are drawn even if nobody wanted to see the end of the table.
+    let drawn = draw(pass, &records, args.csv.is_none(), &interrupt, out);
     let faults = reports.iter().filter(|report| report.outcome().is_fault()).count();
+    let ended = match drawn {
+        Err(Error::Interrupted { .. }) => return drawn,
+        drawn => printed.and(drawn),
+    };
     if faults == 0 {
-        return drawn;
+        return ended;
     }
-    if let Err(why) = drawn {
-        complain(format_args!("warning: {why}"));
+    match ended {
+        Ok(()) | Err(Error::ClosedPipe) => {}
+        Err(why) => complain(format_args!("warning: {why}")),
     }
     let all = counted(jobs.len(), "run", "runs");
     Err(Error::CheckFailed(format!("went wrong: {faults} of {all}; see the outcome of each")))
@@ -150,10 +160,9 @@ fn print(
 }
 
 /// The figures come last, when rows and table are out: if they fail, nothing else is lost.
-fn draw(pass: Pass, records: &Records, is_told: bool, out: &mut Output) -> Result<(), Error> {
+fn draw(pass: Pass, records: &Records, is_told: bool, interrupt: &Interrupt, out: &mut Output) -> Result<(), Error> {
     let Some(folder) = records.folder().filter(|_| pass.audits()) else { return Ok(()) };
-    out.flush()?;
-    let Some(drawn) = plot::draw_after_run(folder)? else { return Ok(()) };
+    let Some(drawn) = plot::draw_after_run(folder, interrupt)? else { return Ok(()) };
     for note in &drawn.notes {
         complain(format_args!("note: {note}"));
     }

@@ -2,6 +2,7 @@
 
 use crate::args::{ImportArgs, TraceCommand};
 use harness::exit::Error;
+use harness::interrupt::Interrupt;
 use harness::load::{self, Unread};
 use harness::output::Output;
 use harness::size::{bytes, counted, grouped};
@@ -78,10 +79,15 @@ fn import(args: &ImportArgs, out: &mut Output) -> Result<(), Error> {
     if !is_file {
         std::fs::create_dir_all(&args.out).map_err(|why| Error::unwritable(&args.out, why))?;
     }
-    for (target, trace) in imported {
+    let interrupt = Interrupt::awaited();
+    let all = counted(imported.len(), "trace was", "traces were");
+    for (before, (target, trace)) in imported.into_iter().enumerate() {
         format::save(&trace, &target).map_err(|why| Error::Unwritable(why.to_string()))?;
         out.line(format_args!("{}: {}", plain_path(&target), summary(&trace)))?;
         notes(&trace, out)?;
+        if interrupt.came() {
+            return Err(interrupt.error(format!("{} of {all} written", before + 1)));
+        }
     }
     Ok(())
 }

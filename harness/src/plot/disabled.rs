@@ -2,10 +2,11 @@
 
 use super::{Drawn, Options};
 use crate::exit::Error;
+use crate::interrupt::Interrupt;
 use std::path::{Path, PathBuf};
 
 /// Says how to get figures.
-pub fn draw(_folders: &[PathBuf], _options: &Options) -> Result<Drawn, Error> {
+pub fn draw(_folders: &[PathBuf], _options: &Options, _interrupt: &Interrupt) -> Result<Drawn, Error> {
     Err(Error::Usage(
         "this harness was built without figures; build it with its default features: cargo build --release -p harness"
             .to_string(),
@@ -13,7 +14,7 @@ pub fn draw(_folders: &[PathBuf], _options: &Options) -> Result<Drawn, Error> {
 }
 
 /// Draws nothing: a run is complete without figures.
-pub fn draw_after_run(_folder: &Path) -> Result<Option<Drawn>, Error> {
+pub fn draw_after_run(_folder: &Path, _interrupt: &Interrupt) -> Result<Option<Drawn>, Error> {
     Ok(None)
 }
 
@@ -23,8 +24,8 @@ mod tests {
 
     #[test]
     fn the_way_to_figures_is_named() {
-        let error = draw(&[], &Options::default()).unwrap_err();
+        let error = draw(&[], &Options::default(), &Interrupt::default()).unwrap_err();
         assert!(error.to_string().contains("build it with its default features"), "{error}");
-        assert!(draw_after_run(Path::new("nowhere")).unwrap().is_none());
+        assert!(draw_after_run(Path::new("nowhere"), &Interrupt::default()).unwrap().is_none());
     }
 }

@@ -5,12 +5,15 @@ use super::export;
 use super::select::{Run, Selection};
 use super::{Drawn, Figure, Format, Options, Width, map, overhead, timeline};
 use crate::exit::Error;
+use crate::file::replace;
+use crate::interrupt::Interrupt;
 use crate::record::DEFAULT_PARENT;
 use crate::results;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use workload_gen::plain_path;
 
 /// Figures that `harness run` draws by itself.
 const AFTER_RUN: [Figure; 2] = [Figure::Timeline, Figure::Overhead];
@@ -25,7 +28,7 @@ struct Job<'a> {
 }
 
 /// Draws the runs in `folders`; without any, the newest `runs/run-NNN`.
-pub fn draw(folders: &[PathBuf], options: &Options) -> Result<Drawn, Error> {
+pub fn draw(folders: &[PathBuf], options: &Options, interrupt: &Interrupt) -> Result<Drawn, Error> {
     let folders = match folders {
         [] => &[results::newest(Path::new(DEFAULT_PARENT))?][..],
         folders => folders,
@@ -41,7 +44,14 @@ pub fn draw(folders: &[PathBuf], options: &Options) -> Result<Drawn, Error> {
     };
     let is_asked_for = !options.figures.is_empty();
     let figures = if is_asked_for { &options.figures } else { &Figure::ALL[..] };
-    let drawn = draw_figures(folders, folder, figures, is_asked_for, options)?;
+    let drawn = draw_figures(folders, folder, figures, is_asked_for, options, interrupt);
+    let drawn = drawn.map_err(|error| match error {
+        // A run may lie where nobody may write.
+        Error::Unwritable(why) if options.out.is_none() => {
+            Error::Unwritable(format!("{why}; name another folder with -o DIR"))
+        }
+        error => error,
+    })?;
     match drawn.files.is_empty() {
         true => Err(Error::Unreadable(drawn.notes.join("; "))),
         false => Ok(drawn),
@@ -49,8 +59,9 @@ pub fn draw(folders: &[PathBuf], options: &Options) -> Result<Drawn, Error> {
 }
 
 /// Draws what a run draws of itself.
-pub fn draw_after_run(folder: &Path) -> Result<Option<Drawn>, Error> {
-    draw_figures(&[folder.to_path_buf()], folder.join(FOLDER), &AFTER_RUN, false, &Options::default()).map(Some)
+pub fn draw_after_run(folder: &Path, interrupt: &Interrupt) -> Result<Option<Drawn>, Error> {
+    let options = Options::default();
+    draw_figures(&[folder.to_path_buf()], folder.join(FOLDER), &AFTER_RUN, false, &options, interrupt).map(Some)
 }
 
 /// What nobody asked for may be missing; that is noted.
@@ -60,6 +71,7 @@ fn draw_figures(
     figures: &[Figure],
     is_asked_for: bool,
     options: &Options,
+    interrupt: &Interrupt,
 ) -> Result<Drawn, Error> {
     let results = results::read(folders)?;
     let selection = Selection::new(&results, &options.workloads, &options.strategies)?;
@@ -110,12 +122,16 @@ fn draw_figures(
     }
     let formats = if options.formats.is_empty() { &Format::ALL[..] } else { &options.formats };
     let formats: Vec<Format> = BTreeSet::from_iter(formats).into_iter().copied().collect();
-    drawn.files = write(&drawn.folder, &jobs, &formats)?;
+    drawn.files = write(&drawn.folder, &jobs, &formats, interrupt)?;
     Ok(drawn)
 }
 
-fn write(folder: &Path, jobs: &[Job<'_>], formats: &[Format]) -> Result<Vec<String>, Error> {
+fn write(folder: &Path, jobs: &[Job<'_>], formats: &[Format], interrupt: &Interrupt) -> Result<Vec<String>, Error> {
     fs::create_dir_all(folder).map_err(|why| Error::unwritable(folder, why))?;
+    let go_on = || match interrupt.came() {
+        true => Err(interrupt.error(format!("the figures so far are in {}", plain_path(folder)))),
+        false => Ok(()),
+    };
     let files: Vec<Vec<String>> = jobs
         .par_iter()
         .map(|job| {
@@ -123,6 +139,7 @@ fn write(folder: &Path, jobs: &[Job<'_>], formats: &[Format]) -> Result<Vec<Stri
             formats
                 .par_iter()
                 .map(|&format| {
+                    go_on()?;
                     let name = format!("{}.{}", job.name, format.ending());
                     replace(&folder.join(&name), &export::bytes(&svg, format)?)?;
                     Ok(name)
@@ -130,17 +147,8 @@ fn write(folder: &Path, jobs: &[Job<'_>], formats: &[Format]) -> Result<Vec<Stri
                 .collect()
         })
         .collect::<Result<_, Error>>()?;
+    go_on()?;
     Ok(files.concat())
-}
-
-/// Writes a file, or leaves what was there.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let part = path.with_added_extension("part");
-    fs::write(&part, bytes).and_then(|()| fs::rename(&part, path)).map_err(|why| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&part);
-        Error::unwritable(path, why)
-    })
 }
 
 /// What `read` finds in each folder of the selected runs, together.
@@ -183,4 +191,21 @@ fn file_names(selection: &Selection) -> Vec<String> {
         names.push(free.unwrap_or(stem));
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_leaves_whole_figures_only() {
+        let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny_run");
+        let folder = tempfile::TempDir::new().unwrap();
+        let options = Options { out: Some(folder.path().to_path_buf()), ..Options::default() };
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        let error = draw(&[run], &options, &interrupt).unwrap_err();
+        assert!(error.to_string().starts_with("interrupted; the figures so far are in "), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 }
