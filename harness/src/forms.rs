@@ -4,11 +4,12 @@
 
 use crate::exit::Error;
 use crate::output::{BOLD, RED, RESET, YELLOW};
+use crate::wrap::{folded, wrapped};
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
 /// Between columns of text.
-const GAP: &str = "  ";
+pub(crate) const GAP: &str = "  ";
 
 /// What a table is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -38,7 +39,7 @@ pub struct Page {
 
 /// The table for people. The first column names the rows and stands left, all others stand right.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     /// The lines of each column's head.
     pub(crate) head: Vec<Vec<String>>,
     /// The rows, each as long as the head.
@@ -80,8 +81,12 @@ impl Page {
     /// The page in one of its forms; text is for a terminal of `width` columns, or of any width.
     pub fn form(&self, form: Form, width: Option<usize>) -> Result<String, Error> {
         Ok(match form {
-            Form::Text if self.notes.is_empty() => format!("{}\n\n{}", self.title, self.table.text(width)),
-            Form::Text => format!("{}\n\n{}\n{}", self.title, self.table.text(width), self.notes),
+            Form::Text => {
+                let prose =
+                    |text: &str| text.split('\n').map(|line| wrapped(line, 0, width)).collect::<Vec<_>>().join("\n");
+                let notes = if self.notes.is_empty() { String::new() } else { format!("\n{}", prose(&self.notes)) };
+                format!("{}\n\n{}{notes}", prose(&self.title), self.table.text(width))
+            }
             Form::Markdown => self.table.markdown(),
             Form::Latex => self.table.latex(&self.title),
             Form::Csv => csv_text(&self.records).map_err(|why| Error::Internal(format!("csv: {why}")))?,
@@ -105,29 +110,24 @@ struct Widths {
 }
 
 impl Table {
-    /// What does not fit beside the names follows below, under the names again.
-    pub(crate) fn text(&self, width: Option<usize>) -> String {
+    /// A table of texts that do not stand out, under heads of one line.
+    pub fn plain<'h>(head: impl IntoIterator<Item = &'h str>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+        let head = head.into_iter().map(|name| vec![name.to_string()]).collect();
+        let rows = rows.into_iter().map(|row| row.into_iter().map(self::Item::plain).collect()).collect();
+        Table { head, rows }
+    }
+
+    /// As text for a terminal of `width` columns, or of any width. What does not fit beside the names follows below, under
+    /// the names again.
+    pub fn text(&self, width: Option<usize>) -> String {
         let is_marked = self.rows.iter().flatten().any(|item| item.style == Style::Best);
         let widths: Vec<Widths> = (0..self.head.len()).map(|column| self.widths(column, is_marked)).collect();
-        let limit = width.unwrap_or(usize::MAX);
-        let mut text = String::new();
-        let mut begin = 1;
-        loop {
-            let mut used = widths[0].all;
-            let is_beyond = |widths: &Widths| {
-                used += GAP.len() + widths.all;
-                used > limit
-            };
-            let fitting = widths[begin..].iter().position(is_beyond).unwrap_or(widths.len() - begin);
-            let end = widths.len().min(begin + fitting.max(1));
-            let columns: Vec<usize> = std::iter::once(0).chain(begin..end).collect();
-            self.block(&columns, &widths, is_marked, &mut text);
-            begin = end;
-            if begin == widths.len() {
-                return text;
-            }
-            text.push('\n');
-        }
+        let others: Vec<usize> = widths[1..].iter().map(|widths| GAP.len() + widths.all).collect();
+        let blocks = folded(widths[0].all, &others, width).into_iter().map(|fold| {
+            let columns: Vec<usize> = std::iter::once(0).chain(fold.map(|at| at + 1)).collect();
+            self.block(&columns, &widths, is_marked)
+        });
+        blocks.collect::<Vec<_>>().join("\n")
     }
 
     fn widths(&self, column: usize, is_marked: bool) -> Widths {
@@ -142,7 +142,8 @@ impl Table {
         Widths { ratio, all: head.max(value + ratio) }
     }
 
-    fn block(&self, columns: &[usize], widths: &[Widths], is_marked: bool, text: &mut String) {
+    fn block(&self, columns: &[usize], widths: &[Widths], is_marked: bool) -> String {
+        let mut text = String::new();
         let lines = columns.iter().map(|column| self.head[*column].len()).max().unwrap_or(0);
         for line in 0..lines {
             let cells = columns.iter().map(|column| {
@@ -150,12 +151,13 @@ impl Table {
                 let pad = " ".repeat(widths[*column].all - head.width());
                 if *column == 0 { format!("{head}{pad}") } else { format!("{pad}{head}") }
             });
-            push_line(text, cells.collect());
+            push_line(&mut text, cells.collect());
         }
         for row in &self.rows {
             let cells = columns.iter().map(|column| row[*column].in_text(&widths[*column], is_marked, *column == 0));
-            push_line(text, cells.collect());
+            push_line(&mut text, cells.collect());
         }
+        text
     }
 
     fn markdown(&self) -> String {

@@ -41,3 +41,4 @@ pub mod table;
 pub mod target;
 mod timing;
 mod watch;
+pub mod wrap;

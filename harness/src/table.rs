@@ -1,19 +1,27 @@
-//! The table that people read after a run: at most 80 columns, the worst news in colour.
+//! The table that people read after a run: at most 80 columns, or as many as the terminal has, the worst news in colour.
 //!
 //! Everything in it is computed from what the files hold.
 
-use crate::forms::{Item, Table};
+use crate::forms::{GAP, Table};
 use crate::output::{BOLD, RED, RESET, YELLOW};
 use crate::replay::Outcome;
 use crate::run::{Job, Report};
 use crate::size::{bytes, counted, excess, grouped, nanoseconds, percent};
 use crate::timing::median;
+use crate::wrap::{folded, wrapped};
 use hdrhistogram::Histogram;
 use std::fmt::Write;
+use unicode_width::UnicodeWidthStr;
 use workload_gen::plain;
 
+/// Before the rows of a workload.
+const MARGIN: &str = "   ";
+const BEFORE_OUTCOME: &str = "    ";
+/// The head of the last column. No outcome is longer.
+const OUTCOME: &str = "outcome";
+
 /// Memory figures of all jobs, grouped by workload. Empty if nothing was audited.
-pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
+pub fn memory(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> String {
     let header = ["strategy", "reserved", "overhead", "utilised", "calls", "driver time"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let memory = &report.audit.as_ref()?.memory;
@@ -37,11 +45,11 @@ pub fn memory(jobs: &[Job<'_>], reports: &[Report]) -> String {
         let load = load.map_or(String::new(), |load| format!(", load bound {}", bytes(load)));
         format!("{}{load}", events(job))
     };
-    grouped_table(&header, jobs, reports, row, title)
+    grouped_table(&header, jobs, reports, row, title, width)
 }
 
 /// Times of all jobs, grouped by workload. Empty if nothing was timed.
-pub fn times(jobs: &[Job<'_>], reports: &[Report]) -> String {
+pub fn times(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> String {
     let header = ["strategy", "ns/op", "null", "alloc p50", "p99", "p99.9", "free p50"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let times = report.times.as_ref()?;
@@ -59,16 +67,17 @@ pub fn times(jobs: &[Job<'_>], reports: &[Report]) -> String {
             at(&times.latencies.free, 0.5),
         ])
     };
-    let table = grouped_table(&header, jobs, reports, row, events);
+    let table = grouped_table(&header, jobs, reports, row, events, width);
     if table.is_empty() {
         return table;
     }
     // A time without its form cannot be compared with another.
-    format!("nanoseconds; calls by handle, without a lock; null: an empty strategy in the same loop\n{table}")
+    let form = "in ns; calls by handle, without a lock; null: an empty strategy in the same loop";
+    format!("{}\n{table}", wrapped(form, 0, width))
 }
 
 /// What the integrity pass did, grouped by workload. Empty if it was not made.
-pub fn integrity(jobs: &[Job<'_>], reports: &[Report]) -> String {
+pub fn integrity(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> String {
     let header = ["strategy", "blocks", "filled", "checks", "on other streams", "wrong"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let integrity = report.integrity.as_ref()?;
@@ -80,18 +89,18 @@ pub fn integrity(jobs: &[Job<'_>], reports: &[Report]) -> String {
             grouped(integrity.violations),
         ])
     };
-    grouped_table(&header, jobs, reports, row, events)
+    grouped_table(&header, jobs, reports, row, events, width)
 }
 
 /// What the decisions pass compared, grouped by workload. Empty if it was not made.
-pub fn decisions(jobs: &[Job<'_>], reports: &[Report]) -> String {
+pub fn decisions(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> String {
     let header = ["strategy", "blocks", "device calls", "elsewhere on sim"];
     let row = |report: &Report| -> Option<Vec<String>> {
         let decisions = report.decisions.as_ref()?;
         let elsewhere = decisions.elsewhere.map_or(String::new(), grouped);
         Some(vec![grouped(decisions.blocks), grouped(decisions.device_calls), elsewhere])
     };
-    grouped_table(&header, jobs, reports, row, events)
+    grouped_table(&header, jobs, reports, row, events, width)
 }
 
 fn events(job: &Job<'_>) -> String {
@@ -104,6 +113,7 @@ fn grouped_table(
     reports: &[Report],
     row: impl Fn(&Report) -> Option<Vec<String>>,
     title: impl Fn(&Job<'_>) -> String,
+    width: Option<usize>,
 ) -> String {
     let rows: Vec<Option<Vec<String>>> = reports.iter().map(row).collect();
     if rows.iter().all(Option::is_none) {
@@ -113,15 +123,40 @@ fn grouped_table(
         let mut cells = row.unwrap_or_default();
         cells.insert(0, job.strategy.entry.name.to_string());
         cells.resize(header.len(), String::new());
-        cells.into_iter().map(Item::plain).collect()
+        cells
     });
-    let head = header.iter().map(|name| vec![name.to_string()]);
-    let table = Table { head: head.collect(), rows: rows.collect() }.text(None);
+    let rows: Vec<Vec<String>> = rows.collect();
+    let widest = |at: usize| rows.iter().map(|row| row[at].width()).chain([header[at].width()]).max().unwrap_or(0);
+    let outcomes = BEFORE_OUTCOME.len() + OUTCOME.len();
+    let others: Vec<usize> = (1..header.len()).map(|at| GAP.len() + widest(at)).chain([outcomes]).collect();
+    let tables = folded(MARGIN.len() + widest(0), &others, width).into_iter().map(|fold| {
+        let has_outcomes = fold.end == others.len();
+        let fold = fold.start..fold.end - usize::from(has_outcomes);
+        let columns: Vec<usize> = std::iter::once(0).chain(fold.map(|at| at + 1)).collect();
+        let picked = |row: &Vec<String>| columns.iter().map(|at| row[*at].clone()).collect();
+        let table = Table::plain(columns.iter().map(|at| header[*at]), rows.iter().map(picked));
+        by_workload(&table.text(None), jobs, reports, &title, has_outcomes)
+    });
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+/// The lines of a table, with a line above those of each workload, and with the outcome behind each row or without.
+fn by_workload(
+    table: &str,
+    jobs: &[Job<'_>],
+    reports: &[Report],
+    title: impl Fn(&Job<'_>) -> String,
+    has_outcomes: bool,
+) -> String {
     let mut lines = table.lines();
     let head = lines.next().unwrap_or_default();
     // Rows may end early, in blanks; the head never does.
-    let width = head.chars().count();
-    let mut text = format!("   {head}    outcome\n");
+    let width = head.width();
+    let with = |line: &str, outcome: &str| match has_outcomes {
+        true => format!("{MARGIN}{line}{}{BEFORE_OUTCOME}{outcome}\n", " ".repeat(width - line.width())),
+        false => format!("{MARGIN}{line}\n"),
+    };
+    let mut text = with(head, OUTCOME);
     let mut group = ("", "");
     for ((job, report), line) in jobs.iter().zip(reports).zip(lines) {
         let (workload, device) = (job.workload.name.as_str(), job.target.name());
@@ -130,7 +165,7 @@ fn grouped_table(
             let on = job.target.card().map_or(String::new(), |card| format!(" on {}", card.name));
             let _ = writeln!(text, "{BOLD}{workload}{RESET}{on}  {}", title(job));
         }
-        let _ = writeln!(text, "   {line:width$}    {}", outcome(report));
+        text.push_str(&with(line, &outcome(report)));
     }
     text
 }
@@ -213,11 +248,30 @@ mod tests {
             [Report { audit: Some(audit), times, finding, ..Report::default() }]
         };
         let jobs = [job];
-        assert!(memory(&jobs, &report(Outcome::Oom)).contains("200.0 %"));
-        assert!(!memory(&jobs, &report(Outcome::Invalid)).contains('%'));
-        let table = times(&jobs, &report(Outcome::Ok));
+        assert!(memory(&jobs, &report(Outcome::Oom), None).contains("200.0 %"));
+        assert!(!memory(&jobs, &report(Outcome::Invalid), None).contains('%'));
+        let table = times(&jobs, &report(Outcome::Ok), None);
         let row = table.lines().last().unwrap();
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["caching", "ok"], "{table}");
         assert!(findings(&jobs, &report(Outcome::Oom)).contains(r"a\u{1b}[31m"));
+
+        let narrow = memory(&jobs, &report(Outcome::Oom), Some(40));
+        let plain = narrow.replace(BOLD, "").replace(YELLOW, "").replace(RESET, "");
+        let expected = [
+            "   strategy  reserved  overhead",
+            "w  0 events, load bound 2.00 MiB",
+            "   caching   1.00 MiB   -50.0 %",
+            "",
+            "   strategy  utilised  calls",
+            "w  0 events, load bound 2.00 MiB",
+            "   caching    200.0 %      0",
+            "",
+            "   strategy  driver time    outcome",
+            "w  0 events, load bound 2.00 MiB",
+            "   caching          0 ns    oom",
+            "",
+        ]
+        .join("\n");
+        assert_eq!(plain, expected, "what does not fit follows below");
     }
 }

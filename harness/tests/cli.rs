@@ -348,6 +348,28 @@ fn a_full_disk_leaves_no_half_of_a_row() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_run_that_cannot_begin_leaves_no_folder() {
+    let folder = folder();
+    let done = shell(&folder, "trap '' XFSZ; ulimit -f 0; exec $H run --trace tiny.trace -o r");
+    assert_eq!(done.code, 7, "{}", done.err);
+    assert!(done.err.contains("cannot write r/machine.toml"), "{}", done.err);
+    assert!(!folder.path().join("r").exists(), "the next `compare` takes it for the newest run");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_narrow_terminal_gets_lines_that_fit() {
+    let folder = folder();
+    let run = "run -s direct --trace tiny.trace --repeats 1 -o r";
+    for verb in [run, "list", "compare r", "rank r", "trace stat gnn.default"] {
+        let done = shell(&folder, &format!("COLUMNS=41 $H {verb}"));
+        assert_eq!(done.code, 0, "{verb}: {}", done.err);
+        assert!(done.out.lines().all(|line| line.chars().count() <= 41), "{verb}: {}", done.out);
+    }
+}
+
+#[test]
 fn a_trace_without_events_has_files_with_headers() {
     let folder = folder();
     fs::write(folder.path().join("none.trace"), "gpu-alloc-trace 1\n# device_bytes = 0\n").unwrap();

@@ -98,7 +98,7 @@ fn the_page_has_these_tables() {
         let mut records =
             Records::in_folder(Some(&folder.path().join(name)), options.pass, &machine, &jobs[0]).unwrap();
         let reports = run(&jobs, &options, &mut records, &Interrupt::default()).unwrap();
-        table::memory(&jobs, &reports)
+        table::memory(&jobs, &reports, None)
     };
     let known = |name: &str| STRATEGIES.iter().find(|entry| entry.name == name).unwrap();
     let first = configure(&[known("caching"), known("direct"), &EXACT], &[]).unwrap();

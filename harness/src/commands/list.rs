@@ -3,10 +3,11 @@
 use crate::args::ListArgs;
 use harness::exit::Error;
 use harness::load;
-use harness::output::Output;
+use harness::output::{Output, width};
 use harness::registry::STRATEGIES;
 use harness::run::DEFAULT_CAPACITY;
 use harness::size::bytes;
+use harness::wrap::wrapped;
 use serde_json::{Value, json};
 
 const SIM: &str = "sim";
@@ -33,7 +34,7 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
     }
     out.line(format_args!("strategies"))?;
     for entry in STRATEGIES {
-        out.line(format_args!("  {:<24}{}", entry.name, entry.about))?;
+        line(out, entry.name, entry.about)?;
         for (key, value) in entry.defaults() {
             let value = match value {
                 Value::Null => "none".to_string(),
@@ -45,11 +46,23 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
     }
     out.line(format_args!("workloads"))?;
     for workload in &workloads {
-        out.line(format_args!("  {:<24}{}", workload.name, workload.about))?;
+        line(out, &workload.name, workload.about)?;
     }
     out.line(format_args!("devices"))?;
-    out.line(format_args!("  {SIM:<24}{SIM_ABOUT}"))?;
-    out.line(format_args!("  {CUDA:<24}{CUDA_ABOUT}"))?;
+    line(out, SIM, SIM_ABOUT)?;
+    line(out, CUDA, CUDA_ABOUT)?;
     let capacity = bytes(DEFAULT_CAPACITY);
-    out.line(format_args!("  {:<24}both of {capacity}, unless the trace or --capacity says otherwise", ""))
+    line(out, "", &format!("both of {capacity}, unless the trace or --capacity says otherwise"))
+}
+
+/// A name and what it stands for, beside it or, where that leaves too little room, below.
+fn line(out: &mut Output, name: &str, about: &str) -> Result<(), Error> {
+    let width = width();
+    if width.is_none_or(|width| width >= 60) {
+        return out.line(format_args!("  {name:<24}{}", wrapped(about, 26, width)));
+    }
+    if !name.is_empty() {
+        out.line(format_args!("  {name}"))?;
+    }
+    out.line(format_args!("      {}", wrapped(about, 6, width)))
 }

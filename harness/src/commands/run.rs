@@ -5,7 +5,7 @@ use harness::exit::Error;
 use harness::interrupt::Interrupt;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
-use harness::output::{Output, complain};
+use harness::output::{Output, complain, width};
 use harness::plot;
 use harness::record::Records;
 use harness::registry::{Configured, Entry, STRATEGIES, configure};
@@ -13,6 +13,7 @@ use harness::run::{self, Job, LimitChoice, Options, Pass, Report};
 use harness::size::counted;
 use harness::table;
 use harness::target::{DeviceName, Target};
+use harness::wrap::wrapped;
 use std::num::NonZeroUsize;
 use workload_gen::plain_path;
 
@@ -140,11 +141,12 @@ fn print(
     records: &Records,
     out: &mut Output,
 ) -> Result<(), Error> {
+    let width = width();
     let sections = [
-        table::memory(jobs, reports),
-        table::times(jobs, reports),
-        table::integrity(jobs, reports),
-        table::decisions(jobs, reports),
+        table::memory(jobs, reports, width),
+        table::times(jobs, reports, width),
+        table::integrity(jobs, reports, width),
+        table::decisions(jobs, reports, width),
         table::findings(jobs, reports),
     ];
     for section in sections.iter().filter(|section| !section.is_empty()) {
@@ -154,7 +156,10 @@ fn print(
     let workloads = counted(workloads.len(), "workload", "workloads");
     let strategies = counted(strategies.len(), "strategy", "strategies");
     match records.folder() {
-        Some(folder) => out.line(format_args!("{workloads} on {strategies}; the rows are in {}", plain_path(folder))),
+        Some(folder) => {
+            let kept = format!("{workloads} on {strategies}; the rows are in {}", plain_path(folder));
+            out.line(format_args!("{}", wrapped(&kept, 0, width)))
+        }
         None => Ok(()),
     }
 }
@@ -167,7 +172,8 @@ fn draw(pass: Pass, records: &Records, is_told: bool, interrupt: &Interrupt, out
         complain(format_args!("note: {note}"));
     }
     if is_told && !drawn.files.is_empty() {
-        out.line(format_args!("the figures are in {}", drawn.folder.display()))?;
+        let kept = format!("the figures are in {}", plain_path(&drawn.folder));
+        out.line(format_args!("{}", wrapped(&kept, 0, width())))?;
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 
 use crate::args::{ImportArgs, TraceCommand};
 use harness::exit::Error;
+use harness::forms::Table;
 use harness::interrupt::Interrupt;
 use harness::load::{self, Unread};
-use harness::output::Output;
+use harness::output::{Output, width};
 use harness::size::{bytes, counted, grouped};
+use harness::wrap::wrapped;
 use std::path::{Path, PathBuf};
 use workload_gen::format;
 use workload_gen::import::ImportError;
@@ -106,7 +108,8 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
         let text = serde_json::to_string_pretty(&stats).map_err(|why| Error::Internal(why.to_string()))?;
         return out.line(format_args!("{text}"));
     }
-    let mut row = |name: &str, text: String| out.line(format_args!("{name:<14}{text}"));
+    let width = width();
+    let mut row = |name: &str, text: String| out.line(format_args!("{name:<14}{}", wrapped(&text, 14, width)));
     row("trace", format!("{}: {}", plain_path(file), summary(&trace)))?;
     row("source", plain(&trace.header.source).into_owned())?;
     let open =
@@ -118,19 +121,6 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
     let blocks = |n| counted(n as usize, "block", "blocks");
     row("peak", format!("{} in {} at most", bytes(stats.requested_peak_bytes), blocks(stats.blocks_peak)))?;
     row("at the end", format!("{} in {}", bytes(stats.bytes_at_end), blocks(stats.blocks_at_end)))?;
-    let percentiles = |p: &Percentiles, show: fn(u64) -> String| {
-        format!(
-            "min {}, median {}, 90 % {}, 99 % {}, max {}",
-            show(p.min),
-            show(p.p50),
-            show(p.p90),
-            show(p.p99),
-            show(p.max)
-        )
-    };
-    row("size", percentiles(&stats.size, bytes))?;
-    row("  by bytes", percentiles(&stats.size_by_bytes, bytes))?;
-    row("lifetime", format!("{} events", percentiles(&stats.lifetime_events, grouped)))?;
     row("other events", other_events(&stats))?;
     let allocations = |n| counted(n as usize, "allocation", "allocations");
     for stream in &stats.streams {
@@ -140,12 +130,27 @@ fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
     for pool in &stats.pools {
         row(&format!("pool {}", pool.pool), format!("{}, {}", allocations(pool.allocs), bytes(pool.bytes)))?;
     }
-    out.line(format_args!("sizes up to     allocations         bytes"))?;
+    out.line(format_args!(""))?;
+    out.text(&percentiles(&stats).text(width))?;
+    out.line(format_args!("\nsizes up to     allocations         bytes"))?;
     for class in &stats.size_histogram {
         let (allocs, sum) = (grouped(class.allocs), bytes(class.bytes));
         out.line(format_args!("{:>11}  {allocs:>14}  {sum:>12}", bytes(class.up_to_bytes)))?;
     }
     notes(&trace, out)
+}
+
+fn percentiles(stats: &TraceStats) -> Table {
+    let row = |name: &str, p: &Percentiles, show: fn(u64) -> String| {
+        let values = [p.min, p.p50, p.p90, p.p99, p.max].map(show);
+        std::iter::once(name.to_string()).chain(values).collect()
+    };
+    let rows = [
+        row("size", &stats.size, bytes),
+        row("size, by bytes", &stats.size_by_bytes, bytes),
+        row("lifetime, in events", &stats.lifetime_events, grouped),
+    ];
+    Table::plain(["", "min", "median", "90 %", "99 %", "max"], rows)
 }
 
 fn other_events(stats: &TraceStats) -> String {
