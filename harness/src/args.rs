@@ -157,7 +157,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, help_heading = "How to run")]
     pub pass: Option<Pass>,
     /// How often each time pass is repeated
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), help_heading = "How to run")]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..), allow_hyphen_values = true, help_heading = "How to run")]
     pub repeats: u32,
     /// Bytes of the device; what a card has beyond them is held back [default: those of the recording's device, else 80GiB]
     #[arg(long, value_name = "SIZE", value_parser = capacity, allow_hyphen_values = true, help_heading = "How to run")]
@@ -166,7 +166,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = limit, allow_hyphen_values = true, help_heading = "How to run")]
     pub limit: Option<LimitChoice>,
     /// How many audits run at once; times are always taken one by one [default: one for each CPU]
-    #[arg(long, value_name = "N", value_parser = jobs, help_heading = "How to run")]
+    #[arg(long, value_name = "N", value_parser = jobs, allow_hyphen_values = true, help_heading = "How to run")]
     pub jobs: Option<NonZeroUsize>,
     /// The folder for the results; it must be new or empty [default: the next free runs/run-NNN]
     #[arg(short = 'o', long = "out", value_name = "DIR", help_heading = "Output")]
@@ -381,7 +381,7 @@ pub struct ImportArgs {
     /// The snapshots (plain, gzip or zstd); '-' is standard input
     #[arg(required = true, value_name = "SNAPSHOT")]
     pub snapshots: Vec<PathBuf>,
-    /// The trace, a folder for several, or '-'
+    /// The trace, a folder for several, or '-' for standard output
     #[arg(short = 'o', long = "out", value_name = "OUT")]
     pub out: PathBuf,
     /// The device whose history to take [default: the only one that has any]

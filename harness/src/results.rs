@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use workload_gen::{plain, plain_path};
 
 /// What makes two runs of one workload different: the column and the word for it.
 const CONDITIONS: [(&str, &str); 5] = [
@@ -128,8 +129,15 @@ fn check_format(folder: &Path) -> Result<(), Error> {
 
 fn in_folder(folder: &Path) -> Result<Vec<Sheet>, Error> {
     check_format(folder)?;
-    let times = folder.join("times.csv");
-    let mut sheets = vec![in_file(&folder.join("run.csv"))?];
+    let (run, times) = (folder.join("run.csv"), folder.join("times.csv"));
+    // Who names the folder of all runs means one of them.
+    if !run.exists()
+        && let Ok(one) = newest(folder)
+    {
+        let why = format!("it holds several runs; name one or more of them, such as {}", plain_path(&one));
+        return Err(Error::unreadable(folder, why));
+    }
+    let mut sheets = vec![in_file(&run)?];
     if times.exists() {
         sheets.push(in_file(&times)?);
     }
@@ -141,6 +149,24 @@ fn in_file(path: &Path) -> Result<Sheet, Error> {
     Sheet::read(&path.display().to_string(), file)
 }
 
+/// A file that its reader stumbles over.
+pub(crate) fn damaged(path: &Path, why: csv::Error) -> Error {
+    match why.kind() {
+        csv::ErrorKind::UnequalLengths { pos: Some(place), expected_len, len } => Error::unreadable(
+            path,
+            format!(
+                "line {} has {len} cells where the header has {expected_len}; it was cut short or edited, so mend it \
+                 or take it out",
+                place.line()
+            ),
+        ),
+        csv::ErrorKind::Utf8 { pos: Some(place), .. } => {
+            Error::unreadable(path, format!("line {} is no text in UTF-8", place.line()))
+        }
+        _ => Error::unreadable(path, why),
+    }
+}
+
 /// A file of an older or another program.
 pub(crate) fn no_column(path: &Path, column: &str) -> Error {
     Error::unreadable(path, format!("it has no column '{column}'; make it again with this `harness run`"))
@@ -148,9 +174,9 @@ pub(crate) fn no_column(path: &Path, column: &str) -> Error {
 
 impl Sheet {
     fn read(name: &str, from: impl Read) -> Result<Sheet, Error> {
-        let unreadable = |why: csv::Error| Error::unreadable(Path::new(name), why);
+        let damaged = |why: csv::Error| damaged(Path::new(name), why);
         let mut reader = csv::Reader::from_reader(from);
-        let header = Arc::new(reader.headers().map_err(unreadable)?.clone());
+        let header = Arc::new(reader.headers().map_err(damaged)?.clone());
         let has = |column: &str| header.iter().any(|other| other == column);
         let (kind, needs) = match has("repeats") {
             true => (Kind::Timed, ["run", "workload", "strategy", "outcome"].as_slice()),
@@ -165,7 +191,7 @@ impl Sheet {
         let file: Arc<str> = name.into();
         let mut rows = Vec::new();
         for cells in reader.records() {
-            let cells = cells.map_err(unreadable)?;
+            let cells = cells.map_err(damaged)?;
             let line = cells.position().map_or(0, csv::Position::line);
             rows.push(Row { file: file.clone(), line, header: header.clone(), cells });
         }
@@ -201,7 +227,8 @@ impl Row {
     /// The number in a cell, unless it is empty or there is no such column.
     pub fn number(&self, column: &str) -> Result<Option<u64>, Error> {
         let Some(text) = self.text(column) else { return Ok(None) };
-        let number = text.parse().map_err(|_| self.wrong(&format!("{column} is '{text}', not a whole number")))?;
+        let number =
+            text.parse().map_err(|_| self.wrong(&format!("{column} is '{}', not a whole number", plain(text))))?;
         Ok(Some(number))
     }
 
@@ -250,7 +277,9 @@ impl Results {
             }
         }
         match results.runs.is_empty() {
-            true => Err(Error::NothingSelected("there is no row in what was named".to_string())),
+            true => Err(Error::NothingSelected(
+                "there is no row in what was named, so nothing was run to its end".to_string(),
+            )),
             false => Ok(results),
         }
     }
@@ -417,13 +446,20 @@ mod tests {
             error.to_string(),
             "cannot read x.csv: it is no run.csv or times.csv of `harness run`: there is no column 'strategy'"
         );
-        assert_eq!(Sheet::read("x.csv", format!("{EXACT}\n1,w\n").as_bytes()).unwrap_err().code(), UNREADABLE);
+        let damaged = |row: &[u8]| {
+            let text = [EXACT.as_bytes(), b"\n1,w,s,{},ok,,0,5\n", row].concat();
+            Sheet::read("x.csv", text.as_slice()).unwrap_err().to_string()
+        };
+        assert!(damaged(b"2,w,s").starts_with("cannot read x.csv: line 3 has 3 cells where the header has 8; "));
+        assert_eq!(damaged(b"2,w,s,{},ok,\xff,0,5"), "cannot read x.csv: line 3 is no text in UTF-8");
         assert_eq!(results([Sheet::read("x.csv", "".as_bytes()).unwrap()]).unwrap_err().code(), NOTHING_SELECTED);
         let error = results([sheet("x", EXACT, &["1,w,s,no,ok,,0,5"])]).unwrap_err();
         assert!(error.to_string().starts_with("x: line 2: params is 'no'"), "{error}");
-        let odd = results([sheet("x", EXACT, &["1,w,s,{},ok,,0,many"])]).unwrap();
-        let error = odd.runs[0].exact().unwrap().number("reserved_peak_bytes").unwrap_err();
-        assert_eq!(error.to_string(), "x: line 2: reserved_peak_bytes is 'many', not a whole number");
+        for (value, shown) in [("many", "many"), ("NaN", "NaN"), ("-1", "-1"), ("\"a\nb\"", "a\\nb")] {
+            let odd = results([sheet("x", EXACT, &[&format!("1,w,s,{{}},ok,,0,{value}")])]).unwrap();
+            let error = odd.runs[0].exact().unwrap().number("reserved_peak_bytes").unwrap_err();
+            assert_eq!(error.to_string(), format!("x: line 2: reserved_peak_bytes is '{shown}', not a whole number"));
+        }
         let large = format!("1,w,s,{{}},ok,,0,{0}\n", u64::MAX);
         let large =
             results([sheet("x", &format!("{EXACT},reserved_more"), &[&format!("{},1", large.trim())])]).unwrap();

@@ -170,6 +170,9 @@ fn usage_errors_say_the_way_out() {
     fails(&folder, &["run", "--capacity", "-1"], 2, &["'-1' is not a size"]);
     fails(&folder, &["run", "--limit", "None"], 2, &["'None' is not a size", "or 'none'"]);
     fails(&folder, &["run", "--jobs", "0"], 2, &["a number from 1 on"]);
+    fails(&folder, &["run", "--jobs", "-1"], 2, &["a number from 1 on"]);
+    fails(&folder, &["run", "--repeats", "-1"], 2, &["'-1'", "1..="]);
+    fails(&folder, &["trace", "import", "tiny.trace", "-o", "x.trace.gz"], 2, &["x.trace.gz", "NAME.trace.zst"]);
     fails(&folder, &["run", "--capacity", "1TiB"], 2, &["1.00 TiB", "--capacity", "-S caching"]);
     fails(&folder, &["run", "-p", "max_split_size_mb=128MiB"], 2, &["write a number without a unit"]);
     fails(&folder, &["run", "-p", "max_split_size_mb=1"], 2, &["-p max_split_size_mb=1: caching: ", "`harness list`"]);

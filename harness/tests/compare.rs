@@ -104,6 +104,8 @@ fn what_cannot_be_compared_says_so() {
     fails(&empty, &["compare"], 6, &["there is no runs/run-NNN", "`harness run`"]);
     fails(&empty, &["compare", "no-folder"], 6, &["cannot read no-folder"]);
     fails(&empty, &["rank", "."], 6, &["cannot read ./run.csv"]);
+    fs::create_dir(empty.path().join("run-001")).unwrap();
+    fails(&empty, &["rank", "."], 6, &["cannot read .: ", "several runs", "such as ./run-001"]);
     fails(
         data(),
         &["compare", "compare/run.csv", "-m", "ns-per-op"],

@@ -155,6 +155,9 @@ fn what_is_not_there_is_named() {
     fails(&folder, &["plot", "run", "--only", "pie"], 2, &["timeline, overhead, map"]);
     fails(&folder, &["plot", "run", "--width", "wide"], 2, &["column, text"]);
     fails(&folder, &["plot", "run", "-o", "run/run.csv/figures"], 7, &["cannot write run/run.csv/figures"]);
+    fails(&folder, &["plot", "run/run.csv"], 6, &["run/run.csv", "name the folder of a run"]);
+    fails(&folder, &["plot", "-"], 6, &["cannot read -: ", "name the folder of a run"]);
+    fails(&folder, &["plot", "run", "-s", "^caching$", "-w", "none"], 3, &["-w and -W leave no workload"]);
     assert!(!folder.path().join("run/figures").exists());
 
     fs::remove_file(folder.path().join("run/peak.csv")).unwrap();
@@ -171,7 +174,7 @@ fn files_of_another_make_are_refused_by_name_and_place() {
         ("timeline.csv", "load_max_bytes", "load", &["run/timeline.csv", "'load_max_bytes'", "make it again"]),
         ("timeline.csv", ",0,1,36700,", ",0,one,36700,", &["run/timeline.csv", "line 2", "'one'", "'events'"]),
         ("peak.csv", "pending", "lost", &["run/peak.csv", "line 2", "'lost'", "'state'"]),
-        ("peak.csv", ",0,0,1\n", ",0,0\n", &["run/peak.csv"]),
+        ("peak.csv", ",0,0,1\n", ",0,0\n", &["run/peak.csv", "line 2 has 7 cells", "cut short"]),
         ("run.csv", "\"{\"\"conf", "\"{\"conf", &["run/run.csv"]),
     ];
     for (file, old, new, words) in cases {
@@ -179,6 +182,7 @@ fn files_of_another_make_are_refused_by_name_and_place() {
         edit(&folder, file, |text| text.replacen(old, new, 1));
         let figure = if file == "peak.csv" { "map" } else { "timeline" };
         fails(&folder, &["plot", "run", "--only", figure], 6, words);
+        fails(&folder, &["plot", "run"], 6, words);
     }
     let folder = folder();
     fs::write(folder.path().join("run/machine.toml"), "format = 1\n").unwrap();
@@ -266,6 +270,8 @@ fn odd_runs_are_drawn_too() {
         text.replace(",streams,", &format!(",{long},")).replace(",squeeze,", &format!(",{control},"))
     });
     edit(&folder, "timeline.csv", |text| text.replace(",44040192", &format!(",{}", u64::MAX)));
+    edit(&folder, "timeline.csv", |text| text.replace(",0,1,36700,", &format!(",{},1,36700,", u64::MAX)));
+    edit(&folder, "run.csv", |text| text.replace(",oom,3,", &format!(",oom,{},", u64::MAX)));
     edit(&folder, "peak.csv", |text| text.replace(",20971520,cached", &format!(",{},cached", u64::MAX)));
     succeeds(&folder, &["plot", "run"]);
     let drawn = files(&folder.path().join("run/figures"));

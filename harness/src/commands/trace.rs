@@ -62,6 +62,12 @@ fn import(args: &ImportArgs, out: &mut Output) -> Result<(), Error> {
             plain_path(&args.out)
         )));
     }
+    if !is_file && [".zst", ".gz"].iter().any(|ending| args.out.to_string_lossy().ends_with(ending)) {
+        return Err(Error::Usage(format!(
+            "{} is no name for a folder, and traces are called NAME.trace or NAME.trace.zst",
+            plain_path(&args.out)
+        )));
+    }
     let target = |snapshot: &Path| match is_file {
         true => args.out.clone(),
         false => args.out.join(format!("{}.trace.zst", load::name_of(snapshot))),

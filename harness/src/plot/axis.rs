@@ -47,7 +47,8 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, value: &f64, (first, last): (i32, i32)) -> i32 {
-        let share = (value - self.range.start) / (self.range.end - self.range.start);
+        // What a file has beyond the ends of an axis, which come from another file, is drawn at its ends.
+        let share = ((value - self.range.start) / (self.range.end - self.range.start)).clamp(0.0, 1.0);
         first + (f64::from(last - first) * share).round() as i32
     }
 

@@ -1,12 +1,18 @@
 //! `timeline.csv` and `peak.csv`, read back: the columns that figures need, of the runs that are drawn.
 
 use crate::exit::Error;
-use crate::results::no_column;
+use crate::results::{damaged, no_column};
 use allocator_core::SpanState;
 use csv::StringRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+/// Where timelines are.
+pub const TIMELINE: &str = "timeline.csv";
+/// Where maps are.
+pub const PEAK: &str = "peak.csv";
 
 /// A row of `timeline.csv`: a bucket of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +44,7 @@ pub struct Piece {
 
 /// The points of `timeline.csv` in `folder`, by run. Only those of `wanted` are kept.
 pub fn timelines(folder: &Path, wanted: &BTreeSet<&str>) -> Result<BTreeMap<String, Vec<Point>>, Error> {
-    let mut table = Table::open(folder.join("timeline.csv"))?;
+    let mut table = Table::open(folder.join(TIMELINE))?;
     let mut timelines: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     let [run, event, events] = table.columns(["run", "event", "events"])?;
     let [reserved, load_min, load_max] = table.columns(["reserved_max_bytes", "load_min_bytes", "load_max_bytes"])?;
@@ -60,7 +66,7 @@ pub fn timelines(folder: &Path, wanted: &BTreeSet<&str>) -> Result<BTreeMap<Stri
 
 /// The maps of `peak.csv` in `folder`, by run. Only those of `wanted` are kept.
 pub fn maps(folder: &Path, wanted: &BTreeSet<&str>) -> Result<BTreeMap<String, Vec<Piece>>, Error> {
-    let mut table = Table::open(folder.join("peak.csv"))?;
+    let mut table = Table::open(folder.join(PEAK))?;
     let mut maps: BTreeMap<String, Vec<Piece>> = BTreeMap::new();
     let [run, segment, size, state, spans] = table.columns(["run", "segment", "size_bytes", "state", "spans"])?;
     while let Some(row) = table.next()? {
@@ -94,9 +100,12 @@ struct Column(usize);
 
 impl Table {
     fn open(path: PathBuf) -> Result<Table, Error> {
-        let file = File::open(&path).map_err(|why| Error::unreadable(&path, why))?;
+        let file = File::open(&path).map_err(|why| match why.kind() {
+            ErrorKind::NotFound => Error::unreadable(&path, "it is not there; --pass time leaves it out"),
+            _ => Error::unreadable(&path, why),
+        })?;
         let mut reader = csv::Reader::from_reader(file);
-        let header = reader.headers().map_err(|why| Error::unreadable(&path, why))?.clone();
+        let header = reader.headers().map_err(|why| damaged(&path, why))?.clone();
         Ok(Table { path, reader, header, record: StringRecord::new() })
     }
 
@@ -114,7 +123,7 @@ impl Table {
         match self.reader.read_record(&mut self.record) {
             Ok(true) => Ok(Some(Line(self))),
             Ok(false) => Ok(None),
-            Err(why) => Err(Error::unreadable(&self.path, why)),
+            Err(why) => Err(damaged(&self.path, why)),
         }
     }
 }

@@ -42,6 +42,10 @@ pub fn draw(folders: &[PathBuf], options: &Options, interrupt: &Interrupt) -> Re
             ));
         }
     };
+    // Standard input holds rows, but no timelines and no maps.
+    if let Some(folder) = folders.iter().find(|folder| !folder.is_dir()) {
+        return Err(Error::unreadable(folder, "there is no such folder; name the folder of a run"));
+    }
     let is_asked_for = !options.figures.is_empty();
     let figures = if is_asked_for { &options.figures } else { &Figure::ALL[..] };
     let drawn = draw_figures(folders, folder, figures, is_asked_for, options, interrupt);
@@ -64,7 +68,7 @@ pub fn draw_after_run(folder: &Path, interrupt: &Interrupt) -> Result<Option<Dra
     draw_figures(&[folder.to_path_buf()], folder.join(FOLDER), &AFTER_RUN, false, &options, interrupt).map(Some)
 }
 
-/// What nobody asked for may be missing; that is noted.
+/// What nobody asked for may be missing; that is noted. What is there and makes no sense is an error.
 fn draw_figures(
     folders: &[PathBuf],
     folder: PathBuf,
@@ -75,19 +79,25 @@ fn draw_figures(
 ) -> Result<Drawn, Error> {
     let results = results::read(folders)?;
     let selection = Selection::new(&results, &options.workloads, &options.strategies)?;
+    if selection.runs().next().is_none() {
+        return Err(Error::NothingSelected("no row of run.csv is left to draw".to_string()));
+    }
     let mut drawn = Drawn { folder, ..Drawn::default() };
     let mut timelines = BTreeMap::new();
     let mut maps = BTreeMap::new();
     let mut wanted = BTreeSet::new();
     for &figure in figures {
-        let read = match figure {
-            Figure::Timeline => by_folder(&selection, data::timelines).map(|all| timelines = all),
-            Figure::Map => by_folder(&selection, data::maps).map(|all| maps = all),
-            Figure::Overhead => audited(&selection),
+        let lacks = |file: &str| selection.runs().any(|run| !run.folder.join(file).exists());
+        let (read, is_missing) = match figure {
+            Figure::Timeline => {
+                (by_folder(&selection, data::timelines).map(|all| timelines = all), lacks(data::TIMELINE))
+            }
+            Figure::Map => (by_folder(&selection, data::maps).map(|all| maps = all), lacks(data::PEAK)),
+            Figure::Overhead => (audited(&selection), true),
         };
         match read {
             Ok(()) => _ = wanted.insert(figure),
-            Err(error) if is_asked_for => return Err(error),
+            Err(error) if is_asked_for || !is_missing => return Err(error),
             Err(error) => drawn.notes.push(format!("no {}: {error}", figure.name())),
         }
     }

@@ -265,7 +265,7 @@ fn stairs(points: &[Point], events: f64, columns: f64, pick: fn(&Point) -> u64, 
         let values = group.iter().map(pick);
         let Some(value) = (if higher { values.max() } else { values.min() }) else { continue };
         let (first, last) = (group[0], group[group.len() - 1]);
-        let (start, end) = (first.event as f64, (last.event + last.events) as f64);
+        let (start, end) = (first.event as f64, last.event as f64 + last.events as f64);
         match corners.last_mut() {
             Some(corner) if corner.1 == value => corner.0 = end,
             _ => corners.extend([(start, value), (end, value)]),
