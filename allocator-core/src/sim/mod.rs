@@ -26,10 +26,10 @@ use pages::Pages;
 
 /// The simulated device.
 ///
-/// `malloc` gives the addresses that a card gives (see `arena`); requests under 2 MiB share pages. A failed call costs its
-/// base price. `free` waits for the work queued on all streams, but does not end tickets: when those end is known
-/// only to the recording they come from. Waiting for a ticket with `sync` does end it. The stream-ordered calls are for
-/// tests ([`SimDevice::with_stream_ordered`]).
+/// `malloc` gives the addresses that a card gives (see `arena`); requests under 2 MiB share pages. A call that finds no
+/// memory has a cost of its own, other failed calls cost their base. `free` waits for the work queued on all streams, but
+/// does not end tickets: when those end is known only to the recording they come from. Waiting for a ticket with `sync`
+/// does end it. The stream-ordered calls are for tests ([`SimDevice::with_stream_ordered`]).
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     capacity: u64,
@@ -115,7 +115,18 @@ impl SimDevice {
 
     /// Charges a call about `bytes` bytes by its outcome.
     fn charged<T>(&mut self, kind: CallKind, bytes: u64, outcome: Result<T, DeviceError>) -> Result<T, DeviceError> {
-        self.charge(kind, 1, if outcome.is_ok() { bytes } else { 0 });
+        let refused = match kind {
+            CallKind::Malloc => Some(self.profile.malloc_failed),
+            CallKind::Create => Some(self.profile.create_failed),
+            _ => None,
+        };
+        match refused.filter(|_| outcome.as_ref().err() == Some(&DeviceError::OutOfMemory)) {
+            Some(cost) => {
+                self.calls[kind as usize] += 1;
+                self.spend(kind, cost.total_ns(1, bytes));
+            }
+            None => self.charge(kind, 1, if outcome.is_ok() { bytes } else { 0 }),
+        }
         outcome
     }
 

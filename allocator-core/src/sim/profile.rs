@@ -32,7 +32,7 @@ impl Cost {
     }
 }
 
-/// Call costs of a device. Each field is the host time of one [`CallKind`]; time spent waiting for streams comes on
+/// Call costs of a device. Each field is the host time of a [`CallKind`] or of a case of it; time spent waiting for streams comes on
 /// top where a call waits (`free`, `sync`).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +41,8 @@ pub struct Profile {
     pub name: String,
     /// [`CallKind::Malloc`]
     pub malloc: Cost,
+    /// [`CallKind::Malloc`] of more than there is.
+    pub malloc_failed: Cost,
     /// [`CallKind::Free`], without the wait for the device.
     pub free: Cost,
     /// [`CallKind::Malloc`] and [`CallKind::Free`] of less than a driver page, if others live in the same page.
@@ -51,6 +53,8 @@ pub struct Profile {
     pub unreserve: Cost,
     /// [`CallKind::Create`], of one handle.
     pub create: Cost,
+    /// [`CallKind::Create`] of more than there is.
+    pub create_failed: Cost,
     /// [`CallKind::Release`], of one handle.
     pub release: Cost,
     /// [`CallKind::Map`], of one handle: mapping it and making it accessible.
@@ -132,11 +136,13 @@ impl Profile {
         Profile {
             name: name.to_string(),
             malloc: cost,
+            malloc_failed: cost,
             free: cost,
             within_page: cost,
             reserve: cost,
             unreserve: cost,
             create: cost,
+            create_failed: cost,
             release: cost,
             map: cost,
             unmap: cost,

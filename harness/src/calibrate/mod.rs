@@ -19,13 +19,15 @@ use std::sync::Arc;
 type Place = fn(&mut Profile) -> &mut Cost;
 
 /// The costs of a profile: name, place, and the measured calls whose medians each is drawn through.
-const COSTS: [(&str, Place, &[&str]); 14] = [
+const COSTS: [(&str, Place, &[&str]); 16] = [
     ("malloc", |profile| &mut profile.malloc, &["malloc"]),
+    ("malloc_failed", |profile| &mut profile.malloc_failed, &["malloc_failed"]),
     ("free", |profile| &mut profile.free, &["free"]),
     ("within_page", |profile| &mut profile.within_page, &["malloc_within_page", "free_within_page"]),
     ("reserve", |profile| &mut profile.reserve, &["reserve"]),
     ("unreserve", |profile| &mut profile.unreserve, &["unreserve"]),
     ("create", |profile| &mut profile.create, &["create"]),
+    ("create_failed", |profile| &mut profile.create_failed, &["create_failed"]),
     ("release", |profile| &mut profile.release, &["release"]),
     ("map", |profile| &mut profile.map, &["map"]),
     ("unmap", |profile| &mut profile.unmap, &["unmap"]),
