@@ -273,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn a_strategy_is_left_out_where_its_pool_is_missing() {
+        let workloads = [workload("gpu-alloc-trace 1\na 0 0 0\n")];
+        let entries: Vec<&'static Entry> = crate::registry::STRATEGIES.iter().collect();
+        let strategies = crate::registry::configure(&entries, &[]).unwrap();
+        let targets = [Target::default(), Target::default()];
+        let jobs = jobs(&workloads, &targets, &strategies, &OPTIONS);
+        let (left_out, here): (Vec<&'static Entry>, Vec<_>) = entries.iter().partition(|entry| entry.stream_ordered);
+        assert_eq!(left_out[0].name, "cuda-async");
+        let names = |entries: &[&'static Entry]| entries.iter().map(|entry| entry.name).collect::<Vec<_>>();
+        let ran: Vec<&str> = jobs.iter().map(|job| job.strategy.entry.name).collect();
+        assert_eq!(ran, names(&here).repeat(2));
+    }
+
+    #[test]
     fn a_panic_is_a_row_and_the_next_job_runs() {
         let workloads = [workload("gpu-alloc-trace 1\na 0 0 0\na 1 0 0\n")];
         let direct = crate::registry::STRATEGIES.iter().find(|entry| entry.name == "direct").unwrap();

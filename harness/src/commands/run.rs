@@ -20,7 +20,8 @@ use workload_gen::plain_path;
 /// Runs the command.
 pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
     let pass = pass(args)?;
-    let strategies = strategies(args)?;
+    let targets = targets(args)?;
+    let strategies = strategies(args, &targets)?;
     let workloads = workloads(args)?;
     let options = Options {
         pass,
@@ -29,15 +30,7 @@ pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
         limit: args.limit.unwrap_or(LimitChoice::OfTrace),
         jobs: args.jobs.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
     };
-    let targets = targets(args)?;
     let jobs = run::jobs(&workloads, &targets, &strategies, &options);
-    if jobs.is_empty() {
-        let names: Vec<&str> = strategies.iter().map(|strategy| strategy.entry.name).collect();
-        let names = names.join(", ");
-        return Err(Error::NothingSelected(format!(
-            "{names} needs a stream-ordered pool, which the device has not; run it with -d cuda"
-        )));
-    }
     run::check(&jobs, pass)?;
     if pass.times() && is_debug_build() {
         complain(format_args!("warning: this is a debug build, its times say nothing; build with --release"));
@@ -102,17 +95,30 @@ fn pass(args: &RunArgs) -> Result<Pass, Error> {
     }
 }
 
-fn strategies(args: &RunArgs) -> Result<Vec<Configured>, Error> {
+/// The selected strategies, without those that no device can run.
+fn strategies(args: &RunArgs, targets: &[Target]) -> Result<Vec<Configured>, Error> {
     let filter = args.filters.strategies();
-    let entries: Vec<&'static Entry> = STRATEGIES.iter().filter(|entry| filter.keeps(entry.name)).collect();
-    if entries.is_empty() {
-        let names: Vec<&str> = STRATEGIES.iter().map(|entry| entry.name).collect();
-        return Err(Error::NothingSelected(format!(
-            "-s and -S leave no strategy; without them all run, and there are: {}",
-            names.join(", ")
-        )));
+    let has_pool = targets.iter().any(Target::is_stream_ordered);
+    let (here, elsewhere): (Vec<&'static Entry>, Vec<_>) =
+        STRATEGIES.iter().partition(|entry| has_pool || !entry.stream_ordered);
+    let selected = |entries: &[&'static Entry]| -> Vec<&'static Entry> {
+        entries.iter().copied().filter(|entry| filter.keeps(entry.name)).collect()
+    };
+    let names = |entries: &[&'static Entry]| entries.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+    let entries = selected(&here);
+    if !entries.is_empty() {
+        return configure(&entries, &args.params);
     }
-    configure(&entries, &args.params)
+    Err(Error::NothingSelected(match selected(&elsewhere)[..] {
+        [] => {
+            format!("-s and -S leave no strategy; without them all run, and there are: {}", names(&here))
+        }
+        ref only => {
+            let devices: Vec<&str> = targets.iter().map(Target::name).collect();
+            let (only, devices) = (names(only), devices.join(", "));
+            format!("{devices} has no stream-ordered pool for {only}: run it on a card that has one, with -d cuda")
+        }
+    }))
 }
 
 fn workloads(args: &RunArgs) -> Result<Vec<Workload>, Error> {

@@ -1,8 +1,8 @@
 //! What is special about `cuda-async`: the order of its calls, and when the host waits.
 
 use allocator_core::{
-    AllocError, AsyncSettings, Call, CallKind, Configure, Device, LogDevice, Machine, PoolId, Request, SimDevice, Span,
-    SpanState, Strategy, StreamId,
+    AllocError, AsyncSettings, Block, Call, CallKind, Configure, Device, FreeFailure, LogDevice, Machine, PoolId,
+    Request, SimDevice, Span, SpanState, Strategy, StreamId,
 };
 use strategy_cuda_async::{CudaAsync, Params};
 
@@ -65,17 +65,20 @@ fn a_free_is_ordered_behind_the_other_streams_and_the_host_does_not_wait() {
 fn a_block_in_use_until_tickets_end_is_freed_when_they_have() {
     let (mut dev, mut strategy) = start(64 * MIB);
     let block = strategy.allocate(&mut dev, Request::new(MIB, A)).unwrap();
-    let ptr = block.ptr();
+    let (ptr, slot, generation) = (block.ptr(), block.slot(), block.generation());
     for stream in [StreamId::ticket(0), B, StreamId::ticket(1)] {
         strategy.record_stream(&mut dev, &block, stream).unwrap();
     }
     strategy.free(&mut dev, block).unwrap();
+    for generation in [generation, generation + 1] {
+        let copy = Block::new(ptr, slot, generation).unwrap();
+        assert_eq!(strategy.free(&mut dev, copy).unwrap_err().reason, FreeFailure::NotLive);
+    }
     for ticket in [1, 0] {
-        let next = strategy.allocate(&mut dev, Request::new(512, A)).unwrap();
+        strategy.allocate(&mut dev, Request::new(512, A)).unwrap();
         assert_eq!(calls(&dev, CallKind::FreeAsync), 0, "ticket {ticket} has not ended");
         assert_eq!(spans(&strategy).iter().filter(|span| span.state == SpanState::Pending).count(), 1);
         assert_eq!(strategy.trim(&mut dev, 1), Ok(0));
-        drop(next);
         dev.complete(ticket);
     }
     assert_eq!(strategy.trim(&mut dev, u64::MAX), Ok(0), "there is no more than may stay");
