@@ -4,10 +4,10 @@ use crate::args::CalibrateArgs;
 use allocator_core::cuda::{Card, NoCard};
 use harness::calibrate::{self, Calibration};
 use harness::exit::Error;
+use harness::file::replace;
 use harness::machine::is_debug_build;
 use harness::output::{Output, complain};
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use workload_gen::plain_path;
@@ -108,11 +108,6 @@ impl Files {
 
     fn write(&self, calibration: &Calibration) -> Result<(), Error> {
         let texts = [calibration.toml()?, calibration.samples_csv()?, calibration.packing_csv()?];
-        for (path, text) in self.all().into_iter().zip(texts) {
-            File::create_new(path)
-                .and_then(|mut file| file.write_all(text.as_bytes()))
-                .map_err(|why| Error::unwritable(path, why))?;
-        }
-        Ok(())
+        self.all().into_iter().zip(texts).try_for_each(|(path, text)| replace(path, text.as_bytes()))
     }
 }
