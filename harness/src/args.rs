@@ -302,7 +302,7 @@ Examples:
   harness calibrate -o h200.toml             a minute on an idle card
   harness calibrate -d cuda:1 --samples 400 -o second.toml
 
-FILE.toml is a profile: what each call costs, and how well that fits the medians. FILE.csv has the medians, and \
+FILE.toml is a profile: what each call costs, and how well that fits the means. FILE.csv has the means, and \
 FILE.packing.csv where the card put the requests of random programs. docs/SIMULATOR.md says what is measured and why.
 
 Other programs on the card disturb the times and the packing.";

@@ -94,18 +94,18 @@ pub struct Measured {
     /// the card beside the one that measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_bytes: Option<u64>,
-    /// How far the lines are from the medians, by the name of the cost.
+    /// How far the lines are from the means, by the name of the cost.
     pub residuals: BTreeMap<String, Residual>,
     /// How `malloc` on the card compares with the simulated one.
     pub packing: Packing,
 }
 
-/// The distance of a cost's line from the medians that it was drawn through, in percent of the medians.
+/// The distance of a cost's line from the means that it was drawn through, in percent of them.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Residual {
-    /// How many medians there were.
-    pub medians: u64,
+    /// How many means there were.
+    pub points: u64,
     /// The median of their distances.
     pub typical_percent: f64,
     /// The largest of them.

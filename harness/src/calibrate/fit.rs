@@ -1,4 +1,4 @@
-//! Straight lines through medians.
+//! Straight lines through means.
 //!
 //! Sizes span seven decades and times four, so distances are relative: a line that is off by a tenth is equally wrong
 //! at 2 MiB and at 8 GiB. Their sum is made as small as it can be, not that of their squares: one size at which the
@@ -6,7 +6,7 @@
 
 use allocator_core::{Cost, Residual};
 
-/// A median: a call about `bytes` bytes takes `ns`.
+/// A mean: a call about `bytes` bytes takes `ns`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Point {
     /// Bytes of the call.
@@ -53,7 +53,7 @@ fn residual(cost: Cost, points: &[Point]) -> Option<Residual> {
     let typical = distances[(distances.len() - 1) / 2].0;
     let percent = |distance: f64| (distance * 1000.0).round() / 10.0;
     Some(Residual {
-        medians: points.len() as u64,
+        points: points.len() as u64,
         typical_percent: percent(typical),
         worst_percent: percent(worst),
         worst_bytes,

@@ -1,7 +1,7 @@
 //! The calls that are measured, and their times.
 //!
 //! Every round makes each call once in each size, and rounds are repeated: what disturbs the machine for a while then
-//! disturbs all sizes alike, and medians leave it out. The device itself takes the times.
+//! disturbs all sizes alike. The device itself takes the times.
 
 use allocator_core::{CallKind, DeviceError, Handle, Machine, StreamId, Sync};
 use std::collections::BTreeMap;
@@ -118,6 +118,9 @@ impl<M: Machine> Bench<'_, M> {
 
     /// Small requests, once alone and once beside a neighbour that keeps their page.
     fn within_pages(&mut self) -> Result<(), DeviceError> {
+        // What came before may have left the driver with something to do.
+        let ptr = self.dev.malloc(512)?;
+        self.dev.free(ptr)?;
         for has_neighbour in [false, true] {
             let neighbour = if has_neighbour { Some(self.dev.malloc(512)?) } else { None };
             for size in SMALL {
@@ -151,6 +154,8 @@ impl<M: Machine> Bench<'_, M> {
         if !self.dev.info().virtual_memory {
             return Ok(());
         }
+        let handle = self.dev.create(VIRTUAL[0])?;
+        self.dev.release(handle)?;
         let fits = self.fits;
         for size in VIRTUAL.into_iter().filter(|&size| size <= fits) {
             let va = self.time(CallKind::Reserve, size, 1, |dev| dev.reserve(size))?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A place in a profile.
 type Place = fn(&mut Profile) -> &mut Cost;
 
-/// The costs of a profile: name, place, and the measured calls whose medians each is drawn through.
+/// The costs of a profile: name, place, and the measured calls whose means each is drawn through.
 const COSTS: [(&str, Place, &[&str]); 16] = [
     ("malloc", |profile| &mut profile.malloc, &["malloc"]),
     ("malloc_failed", |profile| &mut profile.malloc_failed, &["malloc_failed"]),
@@ -90,7 +90,7 @@ fn driver(cuda: i32) -> String {
     }
 }
 
-/// Lines through the medians of `samples`, and how far off they are. Calls that were not measured, because the device
+/// Lines through the means of `samples`, and how far off they are. Calls that were not measured, because the device
 /// does not have them, cost nothing.
 fn fitted(name: &str, samples: &Samples) -> (Profile, BTreeMap<String, Residual>) {
     let mut profile = Profile::uniform(name, Cost::flat(0));
@@ -105,16 +105,25 @@ fn fitted(name: &str, samples: &Samples) -> (Profile, BTreeMap<String, Residual>
     (profile, residuals)
 }
 
-/// The medians of the named calls, of calls with several handles for each handle.
+/// The means of the named calls, of calls with several handles for each handle.
 fn points(samples: &Samples, calls: &[&str]) -> Vec<Point> {
     let of_these = samples.iter().filter(|(what, _)| calls.contains(&what.call));
     of_these
         .map(|(what, times)| {
-            let median = quartiles(times)[2] as f64;
             // A clock that ticks too slowly for a call shows 0.
-            Point { bytes: what.bytes / what.pieces, ns: (median / what.pieces as f64).max(1.0) }
+            Point { bytes: what.bytes / what.pieces, ns: (mean(times) / what.pieces as f64).max(1.0) }
         })
         .collect()
+}
+
+/// The mean of all but the highest twentieth, where the machine did something else. Means, because the costs of a run's
+/// calls add up, and there are more slow ones than the median knows.
+fn mean(times: &[u64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.truncate((sorted.len() * 19).div_ceil(20));
+    let sum: u128 = sorted.iter().copied().map(u128::from).sum();
+    if sorted.is_empty() { 0.0 } else { sum as f64 / sorted.len() as f64 }
 }
 
 /// Lowest value, quartiles and highest value, each one that was measured; zeros without any.
@@ -162,7 +171,7 @@ mod tests {
         assert_eq!(csv.lines().count(), calibration.samples.len() + 1);
         assert_eq!(calibration.packing_csv().unwrap().lines().count() as u64, packing.calls + 1);
         let summary = calibration.summary();
-        assert!(summary.contains("\nfree         30.00 µs         375 ns"), "{summary}");
+        assert!(summary.contains("\nfree           30.00 µs         375 ns"), "{summary}");
         assert!(summary.lines().all(|line| line.chars().count() <= 80), "{summary}");
     }
 
@@ -174,6 +183,16 @@ mod tests {
         assert_eq!(largest, Some(256 << 20));
         assert!(samples.keys().any(|what| what.call == "malloc_failed"));
         assert_eq!(samples.values().map(Vec::len).min(), Some(1));
+    }
+
+    #[test]
+    fn means_leave_out_the_highest_twentieth() {
+        assert_eq!((mean(&[]), mean(&[4]), mean(&[4, 1])), (0.0, 4.0, 2.5));
+        let mut times = vec![10; 19];
+        times.push(1_000_000);
+        assert_eq!(mean(&times), 10.0);
+        times.push(1_000);
+        assert_eq!(mean(&times), (19.0 * 10.0 + 1_000.0) / 20.0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::measure::Samples;
 use super::packing::{Difference, Outcome};
-use super::{COSTS, Calibration, points, quartiles};
+use super::{COSTS, Calibration, mean, points, quartiles};
 use crate::exit::Error;
 use crate::forms::{Item, Table};
 use crate::size::{bytes, counted, grouped, nanoseconds};
@@ -12,27 +12,29 @@ use std::fmt::Write;
 const WIDTH: usize = 120;
 
 impl Calibration {
-    /// The profile as a file, each cost under the medians that it was drawn through.
+    /// The profile as a file, each cost under the means that it was drawn through.
     pub fn toml(&self) -> Result<String, Error> {
         let plain = toml::to_string(&self.profile).map_err(|why| Error::Internal(format!("profile: {why}")))?;
         let about = "What driver calls cost: base_ns a call, and ns_per_mib for each MiB that it is about. Each line \
-                     goes through the medians above it; those of calls about several handles are by the handle.";
+                     goes through the means above it; those of calls about several handles are by the handle.";
         let mut text = comment(about);
         for line in plain.lines() {
             let name = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
             if let Some((_, _, calls)) = COSTS.iter().find(|(cost, ..)| Some(*cost) == name) {
-                text.push_str(&comment(&medians(&self.samples, calls)));
+                text.push_str(&comment(&means(&self.samples, calls)));
             }
             let _ = writeln!(text, "{line}");
         }
         Ok(text)
     }
 
-    /// Every call and size, with quartiles.
+    /// Every call and size, with mean and quartiles.
     pub fn samples_csv(&self) -> Result<String, Error> {
-        let header = ["call", "bytes", "handles", "samples", "min_ns", "p25_ns", "median_ns", "p75_ns", "max_ns"];
+        let header =
+            ["call", "bytes", "handles", "samples", "mean_ns", "min_ns", "p25_ns", "median_ns", "p75_ns", "max_ns"];
         let rows = self.samples.iter().map(|(what, times)| {
-            let figures = [what.bytes, what.pieces, times.len() as u64].into_iter().chain(quartiles(times));
+            let figures = [what.bytes, what.pieces, times.len() as u64, mean(times).round() as u64];
+            let figures = figures.into_iter().chain(quartiles(times));
             [what.call.to_string()].into_iter().chain(figures.map(|figure| figure.to_string())).collect()
         });
         sheet(&header, rows)
@@ -90,7 +92,7 @@ impl Calibration {
 }
 
 /// `35.10 µs for 2.00 MiB, …`
-fn medians(samples: &Samples, calls: &[&str]) -> String {
+fn means(samples: &Samples, calls: &[&str]) -> String {
     let words = points(samples, calls).into_iter().map(|point| match point.bytes {
         0 => nanoseconds(point.ns as u64),
         size => format!("{} for {}", nanoseconds(point.ns as u64), bytes(size)),

@@ -32,7 +32,7 @@ pub fn calibrate(args: &CalibrateArgs, out: &mut Output) -> Result<(), Error> {
     files.write(&calibration)?;
     out.text(&calibration.summary())?;
     let [profile, samples, packing] = files.all().map(plain_path);
-    out.line(format_args!("The profile is {profile}, its medians are {samples}, the packing check is {packing}."))
+    out.line(format_args!("The profile is {profile}, its means are {samples}, the packing check is {packing}."))
 }
 
 fn no_card(why: NoCard) -> Error {
