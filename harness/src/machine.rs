@@ -32,6 +32,8 @@ pub struct MachineFile {
     platform: String,
     /// The kernel's release.
     kernel: String,
+    /// The version of the NVIDIA driver's kernel module.
+    pub(crate) driver: String,
 }
 
 impl MachineFile {
@@ -48,7 +50,8 @@ impl MachineFile {
             cpu: cpu(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             cpus: std::thread::available_parallelism().map_or(0, usize::from),
             platform: format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH),
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_string(),
+            kernel: line_of("/proc/sys/kernel/osrelease"),
+            driver: line_of("/sys/module/nvidia/version"),
         }
     }
 }
@@ -56,6 +59,11 @@ impl MachineFile {
 /// Whether this program was built without optimisation.
 pub const fn is_debug_build() -> bool {
     cfg!(debug_assertions)
+}
+
+/// What a file says; empty if there is none.
+fn line_of(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
 fn cpu(cpuinfo: &str) -> String {

@@ -309,7 +309,6 @@ fn run_row(job: &Job<'_>, report: &Report) -> Row {
     figure("requested_at_reserved_peak_bytes", |memory| memory.requested_at_reserved_peak);
     figure("reserved_end_bytes", |memory| memory.reserved_end);
     figure("requested_end_bytes", |memory| memory.requested_end);
-    row.maybe("last_driver_event", memory.and_then(|memory| memory.last_driver_event));
     // Measured times are in times.csv.
     let modelled = memory.filter(|_| job.target.card().is_none());
     row.maybe("modelled_driver_ns", modelled.map(|memory| memory.driver_ns));
@@ -317,6 +316,7 @@ fn run_row(job: &Job<'_>, report: &Report) -> Row {
     for kind in CallKind::ALL {
         row.maybe(format!("calls_{kind}"), memory.map(|memory| memory.calls[kind as usize]));
     }
+    row.maybe("last_driver_event", memory.and_then(|memory| memory.last_driver_event));
     row
 }
 
@@ -393,7 +393,6 @@ fn times_row(job: &Job<'_>, repeats: u32, times: Option<&Times>, finding: Option
     row.put("run", &job.id);
     row.put("workload", &job.workload.name);
     row.put("strategy", job.strategy.entry.name);
-    row.put("device", job.target.name());
     row.outcome(finding);
     row.put("repeats", repeats);
     let mut total = |column, pick: fn(&Times) -> Option<u64>| row.maybe(column, times.and_then(pick));
@@ -407,12 +406,13 @@ fn times_row(job: &Job<'_>, repeats: u32, times: Option<&Times>, finding: Option
     row.put("sampled_every", SAMPLED_EVERY);
     latency_cells(&mut row, "alloc", subject, |latencies| &latencies.alloc);
     latency_cells(&mut row, "alloc_hit", subject, |latencies| &latencies.alloc_hit);
-    latency_cells(&mut row, "alloc_miss", subject, |latencies| &latencies.alloc_miss);
-    let measured = subject.filter(|_| job.target.card().is_some());
-    latency_cells(&mut row, "alloc_driver", measured, |latencies| &latencies.alloc_driver);
     latency_cells(&mut row, "free", subject, |latencies| &latencies.free);
     latency_cells(&mut row, "null_alloc", null, |latencies| &latencies.alloc);
     latency_cells(&mut row, "null_free", null, |latencies| &latencies.free);
+    row.put("device", job.target.name());
+    latency_cells(&mut row, "alloc_miss", subject, |latencies| &latencies.alloc_miss);
+    let measured = subject.filter(|_| job.target.card().is_some());
+    latency_cells(&mut row, "alloc_driver", measured, |latencies| &latencies.alloc_driver);
     let spent = times.filter(|_| job.target.card().is_some()).map_or(&[][..], |times| &times.driver);
     let ascending = |pick: &dyn Fn(&Spent) -> u64| {
         let mut all: Vec<u64> = spent.iter().map(pick).collect();

@@ -318,5 +318,6 @@ fn an_interrupted_run_leaves_nothing() {
         assert!(start.elapsed() < Duration::from_secs(20), "{} bytes are still gone", before - free(&card));
         std::thread::sleep(Duration::from_millis(20));
     }
-    std::fs::remove_dir_all(&folder).unwrap();
+    // A run without a row leaves no folder.
+    let _ = std::fs::remove_dir_all(&folder);
 }

@@ -12,7 +12,6 @@ use fit::Point;
 use measure::Samples;
 use packing::{Difference, Run};
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
 
 /// A place in a profile.
@@ -70,7 +69,7 @@ pub fn calibrate(
     let measured = Measured {
         date: program.date,
         card: card.name.clone(),
-        driver: driver(card.driver_version),
+        driver: driver(&program.driver, card.driver_version),
         program: format!("harness {} ({}, {})", program.harness, program.revision, program.build),
         samples: rounds,
         context_bytes,
@@ -81,13 +80,10 @@ pub fn calibrate(
     Ok(Calibration { profile, samples, runs, difference })
 }
 
-/// The kernel module's version, by which drivers are named, and what CUDA it supports.
-fn driver(cuda: i32) -> String {
+/// The driver's version, and what CUDA it supports.
+fn driver(version: &str, cuda: i32) -> String {
     let cuda = format!("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10);
-    match fs::read_to_string("/sys/module/nvidia/version") {
-        Ok(version) => format!("{} ({cuda})", version.trim()),
-        Err(_) => cuda,
-    }
+    if version.is_empty() { cuda } else { format!("{version} ({cuda})") }
 }
 
 /// Lines through the means of `samples`, and how far off they are. Calls that were not measured, because the device
