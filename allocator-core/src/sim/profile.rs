@@ -213,7 +213,7 @@ mod tests {
             context_bytes: Some(5 << 20),
             residuals: BTreeMap::from([(
                 "malloc".into(),
-                Residual { medians: 12, typical_percent: 1.5, worst_percent: 10.25, worst_bytes: 1 << 30 },
+                Residual { points: 12, typical_percent: 1.5, worst_percent: 10.25, worst_bytes: 1 << 30 },
             )]),
             packing: Packing { calls: 10, equal_bytes: 9, worst_bytes: 2 << 20, requests: 6, equal_places: 5 },
         }
