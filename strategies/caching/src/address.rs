@@ -24,7 +24,7 @@ pub(crate) struct AddressMap {
     len: usize,
 }
 
-/// More areas would be needed than a token can name.
+/// More areas would be needed than a token can name, or the end is beyond all addresses.
 pub(crate) struct TooFarApart;
 
 impl AddressMap {
@@ -46,7 +46,9 @@ impl AddressMap {
     /// translate tokens with.
     pub(crate) fn cover(&mut self, address: u64, bytes: u64) -> Result<Option<AddressMap>, TooFarApart> {
         let before = self.clone();
-        for area in address >> AREA_SHIFT..=(address + bytes - 1) >> AREA_SHIFT {
+        // Tokens of a segment's end are made too, so that has to be an address.
+        let end = address.checked_add(bytes).ok_or(TooFarApart)?;
+        for area in address >> AREA_SHIFT..=(end - 1) >> AREA_SHIFT {
             let base = area << AREA_SHIFT;
             let at = self.base[..self.len].partition_point(|&b| b < base);
             if at < self.len && self.base[at] == base {
@@ -110,7 +112,9 @@ mod tests {
         for i in 0..AREAS as u64 {
             assert!(map.cover(i << 41, 512).is_ok());
         }
-        assert!(map.cover(1 << 45, 512).is_err());
+        for (address, bytes) in [(1 << 45, 512), (0u64.wrapping_sub(2 << 20), 2 << 20), (512, u64::MAX)] {
+            assert!(map.cover(address, bytes).is_err(), "{bytes} bytes at {address:#x}");
+        }
         assert_eq!(map.address(map.token(3 << 41)), 3 << 41);
     }
 }
