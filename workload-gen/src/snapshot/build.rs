@@ -161,7 +161,6 @@ impl Store {
 
     /// Appends `items` to `list`; returns what the list is then.
     pub(super) fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Problem> {
-        let fresh = matches!(list, Value::List { .. });
         match (list, items) {
             (_, []) => match list {
                 Value::List { .. } | Value::History(_) | Value::Histories { .. } | Value::Blocks { .. } => Ok(list),
@@ -205,7 +204,7 @@ impl Store {
                     _ => Ok(Value::Other),
                 }
             }
-            (Value::History(_) | Value::Blocks { .. } | Value::Segments { .. }, _) if !fresh => Err(mixed()),
+            (Value::History(_) | Value::Blocks { .. } | Value::Segments { .. }, _) => Err(mixed()),
             _ => Err(no_list()),
         }
     }
