@@ -7,6 +7,7 @@ use harness::fidelity::{Report, Verdict, check};
 use harness::load::{self, Unread};
 use harness::output::{Output, complain};
 use harness::size::{bytes, counted, grouped};
+use std::panic::catch_unwind;
 use std::path::Path;
 use strategy_caching::{Caching, Settings, Torch211};
 use workload_gen::import::{ImportError, choose_device};
@@ -24,35 +25,39 @@ const COLUMNS: [&str; 8] = [
     "verdict",
 ];
 
-/// Runs the command: a line for each file, as soon as it is known. A file that cannot be read does not keep the others
-/// from being checked.
+/// Runs the command: a line for each file, as soon as it is known. A file that cannot be checked does not keep the others
+/// from it.
 pub fn fidelity(args: &FidelityArgs, out: &mut Output) -> Result<(), Error> {
     let is_csv = args.csv.is_some();
     if is_csv {
         csv_line(out, COLUMNS.map(str::to_string))?;
     }
-    let (mut unlike, mut unread) = (0, None);
+    let (mut unlike, mut failed) = (0, None);
     for file in &args.files {
-        let report = match report(file, args.device) {
-            Ok(report) => report,
+        let name = plain_path(file);
+        let checked = catch_unwind(|| report(file, args.device));
+        match checked.unwrap_or_else(|_| Err(Error::Internal(format!("{name}: a bug of the check, see above")))) {
+            Ok(report) => {
+                unlike += usize::from(report.verdict != Verdict::Exact);
+                if is_csv {
+                    csv_line(out, cells(name, &report))?
+                } else {
+                    out.line(format_args!("{}", line(&name, &report)))?
+                }
+            }
             Err(error) => {
+                if is_csv {
+                    csv_line(out, error_cells(name))?
+                }
                 // The last one is reported when the program ends.
-                if let Some(before) = unread.replace(error) {
+                if let Some(before) = failed.replace(error) {
                     complain(format_args!("error: {before}"));
                 }
-                continue;
             }
-        };
-        unlike += usize::from(report.verdict != Verdict::Exact);
-        let file = plain_path(file);
-        if is_csv {
-            csv_line(out, cells(file, &report))?
-        } else {
-            out.line(format_args!("{}", line(&file, &report)))?
         }
         out.flush()?;
     }
-    match (unread, unlike) {
+    match (failed, unlike) {
         (Some(error), _) => Err(error),
         (None, 0) => Ok(()),
         (None, _) => {
@@ -80,8 +85,11 @@ fn report(file: &Path, device: Option<u32>) -> Result<Report, Error> {
         settings.parse(conf)?;
         Caching::<Torch211>::with_settings(settings, info)
     };
-    check(&snapshot, device as usize, sidecar.as_ref(), make)
-        .map_err(|why| Error::Unreadable(format!("{}: the settings it was recorded under: {why}", plain_path(file))))
+    check(&snapshot, device as usize, sidecar.as_ref(), make).map_err(|why| {
+        let (name, file) = (load::name_of(file), plain_path(file));
+        let way_out = format!("correct them as `conf` in {name}.json beside it, which goes before the snapshot's own");
+        Error::Unreadable(format!("{file}: the settings it was recorded under: {why}; {way_out}"))
+    })
 }
 
 fn cells(file: String, report: &Report) -> [String; COLUMNS.len()] {
@@ -95,6 +103,14 @@ fn cells(file: String, report: &Report) -> [String; COLUMNS.len()] {
         report.recorded_reserved_peak_bytes.to_string(),
         report.verdict.to_string(),
     ]
+}
+
+/// A row without numbers: why there are none is said on standard error.
+fn error_cells(file: String) -> [String; COLUMNS.len()] {
+    let mut cells = [const { String::new() }; COLUMNS.len()];
+    cells[0] = file;
+    cells[COLUMNS.len() - 1] = "error".to_owned();
+    cells
 }
 
 fn csv_line(out: &mut Output, cells: [String; COLUMNS.len()]) -> Result<(), Error> {
