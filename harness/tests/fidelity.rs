@@ -1,33 +1,12 @@
 //! The recordings are reproduced exactly, and the check notices when they are not.
 
-use allocator_core::{ConfigError, DeviceInfo};
-use harness::fidelity::{Report, Verdict, check};
+mod recording;
+
+use harness::fidelity::{Report, Verdict};
+use recording::Recording;
 use std::path::{Path, PathBuf};
-use strategy_caching::{Caching, Rules, Settings, Torch211};
-use workload_gen::import::Sidecar;
-use workload_gen::snapshot::{Action, BlockState, Entry, History, Segment, Snapshot};
-
-fn fresh<R: Rules>(conf: &str, info: &DeviceInfo) -> Result<Caching<R>, ConfigError> {
-    let mut settings = Settings::default();
-    settings.parse(conf)?;
-    Caching::with_settings(settings, info)
-}
-
-fn open(path: &Path) -> (Snapshot, Option<Sidecar>, usize) {
-    let snapshot = Snapshot::open(path).unwrap_or_else(|error| panic!("{error}"));
-    let sidecar = Sidecar::beside(path).unwrap_or_else(|error| panic!("{error}"));
-    let device = snapshot.devices.iter().position(|history| !history.is_empty()).unwrap_or(0);
-    (snapshot, sidecar, device)
-}
-
-fn report<R: Rules>(path: &Path) -> Report {
-    let (snapshot, sidecar, device) = open(path);
-    check(&snapshot, device, sidecar.as_ref(), fresh::<R>).unwrap()
-}
-
-fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{name}.pickle.zst"))
-}
+use strategy_caching::Rules;
+use workload_gen::snapshot::{Action, BlockState, Entry, Segment};
 
 /// A recording of `../shared/traces`, if that folder lies beside the checkout.
 fn shared(name: &str) -> Option<PathBuf> {
@@ -51,7 +30,7 @@ fn the_shipped_recordings_are_exact() {
         ("mempool.default", 66),
     ];
     for (name, inferred) in recordings {
-        let report = report::<Torch211>(&shipped(name));
+        let report = Recording::shipped(name).check();
         assert_eq!(report.verdict, Verdict::Exact, "{name}: {}", report.why);
         assert_eq!(report.matched, report.events, "{name}");
         assert_eq!(report.reserved_peak_bytes, report.recorded_reserved_peak_bytes, "{name}");
@@ -60,25 +39,14 @@ fn the_shipped_recordings_are_exact() {
     }
 }
 
-/// The recording with its entries changed.
 fn tampered(name: &str, change: impl FnOnce(&mut Vec<Entry>)) -> Report {
-    let path = shipped(name);
-    let (mut snapshot, sidecar, device) = open(&path);
-    let mut entries: Vec<Entry> = snapshot.devices[device].iter().copied().collect();
-    change(&mut entries);
-    snapshot.devices[device] = History::new();
-    for entry in entries {
-        snapshot.devices[device].push(entry);
-    }
-    check(&snapshot, device, sidecar.as_ref(), fresh::<Torch211>).unwrap()
+    Recording::shipped(name).with(change).check()
 }
 
 /// About `count` decisions of a recording, evenly spread.
-fn sample(name: &str, count: usize) -> Vec<(usize, Entry)> {
-    let (snapshot, _, device) = open(&shipped(name));
-    let history = &snapshot.devices[device];
-    let decisions = history.iter().copied().enumerate().filter(|(_, entry)| entry.action != Action::Snapshot);
-    decisions.step_by(history.len() / count + 1).collect()
+fn sample(recording: &Recording, count: usize) -> Vec<(usize, Entry)> {
+    let entries = recording.entries();
+    recording.sample(None, count).into_iter().map(|at| (at, entries[at])).collect()
 }
 
 /// Recordings of one stream, in which a free and its completion are neighbours.
@@ -87,8 +55,9 @@ const SINGLE_STREAM: [&str; 3] = ["cudagraph.default", "diffusion.oom1g", "gpt2_
 #[test]
 fn a_size_changed_by_512_diverges_at_that_entry() {
     for name in SINGLE_STREAM.into_iter().chain(["multistream.default"]) {
-        for (at, entry) in sample(name, 60) {
-            let report = tampered(name, |entries| entries[at].size += 512);
+        let recording = Recording::shipped(name);
+        for (at, entry) in sample(&recording, 60) {
+            let report = recording.with(|entries| entries[at].size += 512).check();
             assert_eq!(report.first_divergence, Some(at), "{name}: {entry:?}: {}", report.why);
             assert_eq!(report.verdict, Verdict::Diverged);
         }
@@ -98,10 +67,12 @@ fn a_size_changed_by_512_diverges_at_that_entry() {
 #[test]
 fn a_dropped_entry_diverges() {
     for name in SINGLE_STREAM {
-        for (at, entry) in sample(name, 60) {
-            let report = tampered(name, |entries| {
+        let recording = Recording::shipped(name);
+        for (at, entry) in sample(&recording, 60) {
+            let without = |entries: &mut Vec<Entry>| {
                 entries.remove(at);
-            });
+            };
+            let report = recording.with(without).check();
             assert_eq!(report.verdict, Verdict::Diverged, "{name}: {entry:?}");
             if entry.action != Action::Alloc {
                 assert_eq!(report.first_divergence, Some(at), "{name}: {entry:?}: {}", report.why);
@@ -117,16 +88,15 @@ fn a_dropped_entry_diverges() {
 #[test]
 fn swapped_addresses_diverge_at_the_first_of_them() {
     for name in SINGLE_STREAM {
-        let (snapshot, _, device) = open(&shipped(name));
-        let history = &snapshot.devices[device];
-        for (at, entry) in sample(name, 60).into_iter().filter(|(_, entry)| entry.action == Action::Alloc) {
-            let other = (at + 1..history.len()).find(|&other| {
-                history.get(other).is_some_and(|other| other.action == entry.action && other.addr != entry.addr)
-            });
-            let Some(other) = other else { continue };
-            let report = tampered(name, |entries| {
+        let recording = Recording::shipped(name);
+        let entries = recording.entries();
+        for (at, entry) in sample(&recording, 60).into_iter().filter(|(_, entry)| entry.action == Action::Alloc) {
+            let is_other = |other: &Entry| other.action == entry.action && other.addr != entry.addr;
+            let Some(other) = (at + 1..entries.len()).find(|&other| is_other(&entries[other])) else { continue };
+            let swap = |entries: &mut Vec<Entry>| {
                 (entries[at].addr, entries[other].addr) = (entries[other].addr, entries[at].addr);
-            });
+            };
+            let report = recording.with(swap).check();
             assert_eq!(report.verdict, Verdict::Diverged, "{name}: {entry:?}");
             assert_eq!(report.first_divergence, Some(at), "{name}: {entry:?}: {}", report.why);
         }
@@ -152,33 +122,33 @@ mutant!(FlushesFirst: DEVICE_BEFORE_FLUSH = false, bool);
 
 #[test]
 fn each_changed_rule_diverges_where_it_first_matters() {
-    let path = shipped("diffusion.oom1g");
+    let recording = Recording::shipped("diffusion.oom1g");
     let first = |report: Report| (report.first_divergence, report.why);
     let at = |entry: usize, why: &str| (Some(entry), why.to_owned());
     assert_eq!(
-        first(report::<SplitsLater>(&path)),
+        first(recording.check_with::<SplitsLater>()),
         at(
             193,
             "recorded: alloc of 1310720 bytes at 0x7fbd75600000; replayed: alloc of 1310720 bytes at 0x7fbd83f00000"
         )
     );
     assert_eq!(
-        first(report::<TakesTheHighest>(&path)),
+        first(recording.check_with::<TakesTheHighest>()),
         at(
             136,
             "recorded: alloc of 10485760 bytes at 0x7fbd74c00000; replayed: alloc of 10485760 bytes at 0x7fbd78000000"
         )
     );
     assert_eq!(
-        first(report::<SmallerSmallPool>(&path)),
+        first(recording.check_with::<SmallerSmallPool>()),
         at(7, "recorded: alloc of 589824 bytes at 0x7fbd8de4ac00; replayed: segment_alloc of 20971520 bytes")
     );
     assert_eq!(
-        first(report::<MergesDownwardsOnly>(&path)),
+        first(recording.check_with::<MergesDownwardsOnly>()),
         at(106, "recorded: alloc of 16384 bytes at 0x7fbd735f2e00; replayed: alloc of 16384 bytes at 0x7fbd735f4a00")
     );
     assert_eq!(
-        first(report::<FlushesFirst>(&path)),
+        first(recording.check_with::<FlushesFirst>()),
         at(
             73,
             "recorded: segment_alloc of 20971520 bytes at 0x7fbd75800000; replayed: segment_free of 12582912 bytes at 0x7fbd74c00000"
@@ -196,11 +166,11 @@ fn an_end_that_differs_diverges_there() {
         |segment| segment.blocks[0].state = BlockState::PendingFree,
     ];
     for change in ends {
-        let (mut snapshot, sidecar, device) = open(&shipped(name));
-        change(&mut snapshot.segments[3]);
-        let report = check(&snapshot, device, sidecar.as_ref(), fresh::<Torch211>).unwrap();
+        let mut recording = Recording::shipped(name);
+        change(&mut recording.snapshot.segments[3]);
+        let report = recording.check();
         assert_eq!(report.verdict, Verdict::Diverged);
-        assert_eq!(report.first_divergence, Some(snapshot.devices[device].len()), "{}", report.why);
+        assert_eq!(report.first_divergence, Some(recording.entries().len()), "{}", report.why);
     }
 }
 
@@ -227,7 +197,7 @@ fn all_recordings_beside_the_checkout_are_exact() {
     let mut files: Vec<PathBuf> = files.filter(|path| path.to_string_lossy().ends_with(".pickle.zst")).collect();
     files.sort();
     for path in files {
-        let report = report::<Torch211>(&path);
+        let report = Recording::open(&path).check();
         println!("{}: {report:?}", path.display());
         assert_eq!(report.verdict, Verdict::Exact, "{}: {}", path.display(), report.why);
         checked += 1;

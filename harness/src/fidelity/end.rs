@@ -26,8 +26,7 @@ type Piece = (u64, u64, &'static str, u32);
 
 fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), Difference> {
     let mut recorded: Vec<Piece> = Vec::new();
-    // Very old files list segments without their blocks.
-    for segment in plan.segments.iter().filter(|segment| !segment.blocks.is_empty()) {
+    for segment in &plan.segments {
         let mut end = segment.address;
         for block in &segment.blocks {
             let state = match block.state {
@@ -45,9 +44,6 @@ fn segments<S: Strategy>(plan: &Plan, strategy: &S) -> Result<(), Difference> {
             let why = format!("at the end: the blocks of the segment of {bytes} bytes at {address:#x} do not tile it");
             return Err((why, Some(address)));
         }
-    }
-    if recorded.is_empty() && !plan.segments.is_empty() {
-        return Ok(());
     }
     recorded.sort_unstable();
     let mut replayed: Vec<Piece> = Vec::new();

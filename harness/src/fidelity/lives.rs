@@ -4,6 +4,7 @@
 
 use super::plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use workload_gen::snapshot::Action;
 
 /// One life.
@@ -22,17 +23,28 @@ pub(super) struct Life {
     /// Whether it is for small blocks.
     small: bool,
     /// The number of its stream.
-    stream: u32,
+    pub stream: u32,
     /// Its pool, if a segment at the end of the recording tells it.
     pub pool: Option<u32>,
     /// Blocks in it that are not free.
     blocks: u64,
+    /// The runs that give back something of it, and the first place in each.
+    pub given_back: Vec<(usize, usize)>,
 }
 
 impl Life {
     fn holds(&self, addr: u64) -> bool {
         self.base <= addr && addr < self.high
     }
+}
+
+/// Entries that give memory back in a row.
+pub(super) struct Run {
+    /// The life that each is about.
+    pub lives: Vec<u32>,
+    /// By place: the end of the longest part from there on that may have been one private pool, which gives back its
+    /// small segments before the large ones. The place itself, if that life was in no private pool.
+    pub pool_ends: Vec<usize>,
 }
 
 /// The lives of a recording.
@@ -42,8 +54,8 @@ pub(super) struct Lives {
     pub lives: Vec<Life>,
     /// By entry: the life that the entry is about, or [`NONE`].
     of: Vec<u32>,
-    /// Entries that give memory back with no other decision between them, and their lives.
-    pub runs: Vec<Vec<(usize, u32)>>,
+    /// Runs of entries that give memory back with no other decision between them.
+    pub runs: Vec<Run>,
     /// Streams of the segments at the end that are in private pools.
     private_streams: BTreeSet<u32>,
     /// Whether anything tells of private pools: segments of theirs at the end, or memory given back while a segment
@@ -62,7 +74,7 @@ impl Lives {
     pub(super) fn new(plan: &Plan, capped: bool) -> Lives {
         let mut lives = Lives { of: vec![NONE; plan.entries.len()], ..Lives::default() };
         let mut present: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut run: Vec<(usize, u32)> = Vec::new();
+        let mut run: Vec<u32> = Vec::new();
         // How many of the lives that are present have no blocks.
         let mut empty = 0u64;
         for (number, entry) in plan.entries.iter().enumerate() {
@@ -72,7 +84,7 @@ impl Lives {
             );
             if !goes_on && !run.is_empty() {
                 lives.tell_of_pools |= empty > 0 && (!capped || entry.action == Action::FreeRequested);
-                lives.runs.push(std::mem::take(&mut run));
+                lives.end_run(&mut run);
             }
             let below = present.range(..=entry.addr).next_back().map(|(_, &life)| life);
             let at = below.filter(|&life| lives.lives[life as usize].holds(entry.addr));
@@ -106,12 +118,13 @@ impl Lives {
                         stream: plan.stream(entry),
                         pool: None,
                         blocks: 0,
+                        given_back: Vec::new(),
                     });
                 }
                 Action::SegmentFree | Action::SegmentUnmap => {
                     let Some(number_of_life) = at else { continue };
                     lives.of[number] = number_of_life;
-                    run.push((number, number_of_life));
+                    run.push(number_of_life);
                     let life = &mut lives.lives[number_of_life as usize];
                     life.bytes = life.bytes.saturating_sub(entry.size);
                     if life.bytes == 0 {
@@ -138,7 +151,7 @@ impl Lives {
         }
         if !run.is_empty() {
             lives.tell_of_pools |= empty > 0;
-            lives.runs.push(run);
+            lives.end_run(&mut run);
         }
         for segment in &plan.segments {
             let below = present.range(..=segment.address).next_back();
@@ -153,7 +166,22 @@ impl Lives {
             }
         }
         lives.tell_of_pools |= !plan.pools.is_empty();
+        let mut runs = std::mem::take(&mut lives.runs);
+        for run in &mut runs {
+            run.pool_ends = lives.pool_ends(&run.lives);
+        }
+        lives.runs = runs;
         lives
+    }
+
+    fn end_run(&mut self, run: &mut Vec<u32>) {
+        for (place, &life) in run.iter().enumerate() {
+            let given_back = &mut self.lives[life as usize].given_back;
+            if given_back.last().is_none_or(|&(run, _)| run < self.runs.len()) {
+                given_back.push((self.runs.len(), place));
+            }
+        }
+        self.runs.push(Run { lives: std::mem::take(run), pool_ends: Vec::new() });
     }
 
     /// Whether the pool of a life is unknown and may be a private one: private segments that are known are on few
@@ -163,12 +191,23 @@ impl Lives {
         life.pool.is_none() && (self.private_streams.is_empty() || self.private_streams.contains(&life.stream))
     }
 
-    /// The end of the longest part of a run from `from` on that may have been one private pool, which gives back its
-    /// small segments before the large ones.
-    pub(super) fn pool_end(&self, run: &[(usize, u32)], from: usize) -> usize {
-        let small = |at: usize| self.lives[run[at].1 as usize].small;
-        let goes_on = |&at: &usize| self.may_be_private(run[at].1) && (at == from || !small(at) || small(at - 1));
-        from + (from..run.len()).take_while(goes_on).count()
+    /// See [`Run::pool_ends`].
+    fn pool_ends(&self, run: &[u32]) -> Vec<usize> {
+        let small = |place: usize| self.lives[run[place] as usize].small;
+        let mut ends: Vec<usize> = (0..run.len()).collect();
+        for place in (0..run.len()).rev().filter(|&place| self.may_be_private(run[place])) {
+            let next = place + 1;
+            let goes_on = next < run.len() && (!small(next) || small(place));
+            ends[place] = if goes_on { ends[next] } else { next };
+        }
+        ends
+    }
+
+    /// From the first entry of any of these lives to after the last of all.
+    pub(super) fn span(&self, lives: &[u32]) -> Range<usize> {
+        let lives = || lives.iter().map(|&life| &self.lives[life as usize]);
+        let born = lives().map(|life| life.born).min().unwrap_or(0);
+        born..lives().map(|life| life.died + 1).max().unwrap_or(0)
     }
 
     /// The life that an entry is about: that of its segment, or of the segment of its block.

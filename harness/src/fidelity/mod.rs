@@ -8,11 +8,14 @@
 //! `empty_cache` was called, which leaves no entry, and the private pool of an allocation, which its entry does not
 //! name.
 
+mod changes;
 mod end;
 mod guess;
 mod lives;
+mod pairs;
 mod plan;
 mod playback;
+mod ranges;
 mod replay;
 
 use allocator_core::{ConfigError, Control, Device, DeviceInfo, Strategy};
@@ -27,7 +30,8 @@ pub enum Verdict {
     Exact,
     /// The strategy does something else than the recording at the first divergence.
     Diverged,
-    /// The history lost its beginning, or there is none: the state it starts from is not known.
+    /// The history lost its beginning, or there is none: the state it starts from is not known. Or it is in more streams
+    /// and pools than are followed.
     Incomplete,
 }
 

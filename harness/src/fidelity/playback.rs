@@ -1,6 +1,7 @@
 //! A device that answers from a recording, and holds each call against the next entry.
 
 use super::plan::Plan;
+use super::ranges::Ranges;
 use allocator_core::{CallKind, Device, DeviceError, DeviceInfo, Fence, Handle, MemoryInfo, StreamId, Sync};
 use std::collections::{BTreeMap, HashMap};
 use workload_gen::snapshot::Action;
@@ -24,15 +25,14 @@ pub(super) struct Playback<'a> {
     /// The number of the next entry.
     pub cursor: usize,
     pub divergence: Option<Divergence>,
-    /// Bytes of each segment from `malloc`.
-    segments: BTreeMap<u64, u64>,
-    /// Bytes of each reserved range.
-    reserved_ranges: BTreeMap<u64, u64>,
-    /// Bytes of physical memory by handle.
-    handles: BTreeMap<u64, u64>,
-    next_handle: u64,
-    /// Frees that wait, by address: ticket and requested bytes.
-    waiting: HashMap<u64, (u32, u64)>,
+    /// Memory that was given.
+    taken: Ranges,
+    /// Segments from `malloc`, by address.
+    segments: BTreeMap<u64, Held>,
+    /// Reserved ranges, by address.
+    reserved_ranges: BTreeMap<u64, Held>,
+    /// Frees that wait, by address: ticket, and block with its requested bytes.
+    waiting: HashMap<u64, (u32, Held)>,
     /// By ticket: the address whose free waits for it.
     tickets: Vec<u64>,
     /// Tickets to use again.
@@ -42,6 +42,14 @@ pub(super) struct Playback<'a> {
     pub refused: bool,
     reserved: u64,
     pub reserved_peak: u64,
+}
+
+/// A segment, a reserved range, or a block that waits.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    bytes: u64,
+    /// The number of its stream. That of a range is known once memory is mapped there.
+    stream: u32,
 }
 
 /// The end of the addresses that a device may have.
@@ -62,10 +70,9 @@ impl<'a> Playback<'a> {
             total,
             cursor: plan.next(0),
             divergence: None,
+            taken: Ranges::default(),
             segments: BTreeMap::new(),
             reserved_ranges: BTreeMap::new(),
-            handles: BTreeMap::new(),
-            next_handle: 1,
             waiting: HashMap::new(),
             tickets: Vec::new(),
             spare_tickets: Vec::new(),
@@ -99,29 +106,38 @@ impl<'a> Playback<'a> {
         self.divergence = Some(Divergence { at: self.cursor, why, replayed });
     }
 
-    /// A free at `addr` will wait; its ticket.
-    pub(super) fn wait(&mut self, addr: u64, size: u64) -> StreamId {
+    /// The free of a block at `addr` will wait; its ticket.
+    pub(super) fn wait(&mut self, addr: u64, size: u64, stream: u32) -> StreamId {
         let ticket = self.spare_tickets.pop().unwrap_or(self.tickets.len() as u32);
         if ticket as usize == self.tickets.len() {
             self.tickets.push(addr);
         }
         self.tickets[ticket as usize] = addr;
-        self.waiting.insert(addr, (ticket, size));
+        self.waiting.insert(addr, (ticket, Held { bytes: size, stream }));
         StreamId::ticket(ticket)
     }
 
     /// Whether a free of `size` bytes at `addr` waits.
     pub(super) fn waits(&self, addr: u64, size: u64) -> bool {
-        self.waiting.get(&addr).is_some_and(|waiting| waiting.1 == size)
+        self.waiting.get(&addr).is_some_and(|(_, block)| block.bytes == size)
     }
 
-    /// Whether the next entry is `action` at `addr` of `size` bytes; it is passed if so.
-    fn expect(&mut self, action: Action, addr: u64, size: u64) -> bool {
-        let agrees = self.divergence.is_none() && self.peek() == Some((action, addr, size));
+    /// The number of the next entry's stream.
+    pub(super) fn stream(&self) -> u32 {
+        self.plan.entries.get(self.cursor).map_or(0, |entry| self.plan.stream(entry))
+    }
+
+    /// Whether the next entry is `action` at `addr`, of what is `held` there; it is passed if so.
+    fn expect(&mut self, action: Action, addr: u64, held: Held) -> bool {
+        let Held { bytes, stream } = held;
+        if self.peek() != Some((action, addr, bytes)) {
+            self.diverge(&format!("{} of {bytes} bytes at {addr:#x}", action.name()), Some(addr));
+        } else if self.stream() != stream {
+            self.diverge(&format!("the same on stream {stream}, not {}", self.stream()), Some(addr));
+        }
+        let agrees = self.divergence.is_none();
         if agrees {
             self.advance();
-        } else {
-            self.diverge(&format!("{} of {size} bytes at {addr:#x}", action.name()), Some(addr));
         }
         agrees
     }
@@ -135,10 +151,31 @@ impl<'a> Playback<'a> {
         DeviceError::OutOfMemory
     }
 
-    /// Whether some of these bytes are in a segment.
-    fn is_taken(&self, addr: u64, size: u64) -> bool {
-        let below = self.segments.range(..addr.saturating_add(size)).next_back();
-        below.is_some_and(|(&other, &bytes)| other + bytes > addr)
+    /// Whether the next entry gives this memory, which no other may hold.
+    fn gives(&mut self, action: Action, addr: u64, held: Held) -> bool {
+        if !is_possible(addr, held.bytes) || self.taken.overlap(addr, held.bytes) {
+            self.diverge("no device has this memory to give", None);
+        }
+        let gives = self.expect(action, addr, held);
+        if gives {
+            self.taken.add(addr, held.bytes);
+            self.reserved += held.bytes;
+            self.reserved_peak = self.reserved_peak.max(self.reserved);
+        }
+        gives
+    }
+
+    /// The next entry takes this memory back.
+    fn takes(&mut self, action: Action, addr: u64, held: Held) {
+        self.expect(action, addr, held);
+        self.taken.remove(addr, held.bytes);
+        self.reserved -= held.bytes;
+    }
+
+    /// The base of the reserved range that an address is in.
+    fn range_at(&self, addr: u64) -> Option<u64> {
+        let below = self.reserved_ranges.range(..=addr).next_back();
+        below.filter(|(base, range)| addr - **base < range.bytes).map(|(&base, _)| base)
     }
 
     /// Where the next memory is mapped that is in no reserved range: no entry tells of the reservation itself, which
@@ -146,16 +183,8 @@ impl<'a> Playback<'a> {
     fn next_range(&self) -> Option<u64> {
         let ahead = &self.plan.entries[self.cursor.min(self.plan.entries.len())..];
         let maps = ahead.iter().filter(|entry| entry.action == Action::SegmentMap).map(|entry| entry.addr);
-        let mut fresh = maps.filter(|&addr| {
-            let below = self.reserved_ranges.range(..=addr).next_back();
-            below.is_none_or(|(base, size)| addr - base >= *size)
-        });
+        let mut fresh = maps.filter(|&addr| self.range_at(addr).is_none());
         fresh.next()
-    }
-
-    fn grew(&mut self, bytes: u64) {
-        self.reserved += bytes;
-        self.reserved_peak = self.reserved_peak.max(self.reserved);
     }
 }
 
@@ -172,14 +201,12 @@ impl Device for Playback<'_> {
 
     fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {
         match self.peek() {
-            Some((Action::SegmentAlloc, addr, recorded)) if recorded == size && self.divergence.is_none() => {
-                if !is_possible(addr, size) || self.is_taken(addr, size) {
-                    self.diverge("no device has this memory to give", None);
+            Some((Action::SegmentAlloc, addr, recorded)) if recorded == size => {
+                let segment = Held { bytes: size, stream: self.stream() };
+                if !self.gives(Action::SegmentAlloc, addr, segment) {
                     return Err(DeviceError::Invalid(CallKind::Malloc));
                 }
-                self.advance();
-                self.segments.insert(addr, size);
-                self.grew(size);
+                self.segments.insert(addr, segment);
                 Ok(addr)
             }
             _ => Err(self.refuse(&format!("segment_alloc of {size} bytes"))),
@@ -187,18 +214,17 @@ impl Device for Playback<'_> {
     }
 
     fn free(&mut self, ptr: u64) -> Result<(), DeviceError> {
-        let Some(size) = self.segments.remove(&ptr) else {
+        let Some(segment) = self.segments.remove(&ptr) else {
             return Err(DeviceError::Invalid(CallKind::Free));
         };
-        self.expect(Action::SegmentFree, ptr, size);
-        self.reserved -= size;
+        self.takes(Action::SegmentFree, ptr, segment);
         Ok(())
     }
 
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
         let nowhere = || {
             let highest = self.reserved_ranges.range(NOWHERE..).next_back();
-            highest.map_or(NOWHERE, |(base, size)| base + size)
+            highest.map_or(NOWHERE, |(base, range)| base + range.bytes)
         };
         let base = match self.peek() {
             Some((Action::SegmentMap, addr, _)) => addr,
@@ -208,7 +234,7 @@ impl Device for Playback<'_> {
             self.diverge("no device has these addresses to give", None);
             return Err(DeviceError::Invalid(CallKind::Reserve));
         }
-        self.reserved_ranges.insert(base, size);
+        self.reserved_ranges.insert(base, Held { bytes: size, stream: 0 });
         Ok(base)
     }
 
@@ -217,33 +243,30 @@ impl Device for Playback<'_> {
         Ok(())
     }
 
+    /// Nothing but its size matters of physical memory, so that is the handle.
     fn create(&mut self, size: u64) -> Result<Handle, DeviceError> {
-        if !matches!(self.peek(), Some((Action::SegmentMap, ..))) || self.divergence.is_some() {
-            return Err(self.refuse(&format!("new memory of {size} bytes")));
+        match self.peek() {
+            Some((Action::SegmentMap, ..)) if self.divergence.is_none() => Ok(Handle(size)),
+            _ => Err(self.refuse(&format!("new memory of {size} bytes"))),
         }
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        self.handles.insert(handle, size);
-        Ok(Handle(handle))
     }
 
-    fn release(&mut self, handle: Handle) -> Result<(), DeviceError> {
-        self.handles.remove(&handle.0);
+    fn release(&mut self, _handle: Handle) -> Result<(), DeviceError> {
         Ok(())
     }
 
     fn map(&mut self, va: u64, handles: &[Handle]) -> Result<(), DeviceError> {
-        let size = handles.iter().filter_map(|handle| self.handles.get(&handle.0)).sum();
-        if !self.expect(Action::SegmentMap, va, size) {
-            return Err(DeviceError::Invalid(CallKind::Map));
+        let memory = Held { bytes: handles.iter().map(|handle| handle.0).sum(), stream: self.stream() };
+        if let Some(range) = self.range_at(va).and_then(|base| self.reserved_ranges.get_mut(&base)) {
+            range.stream = memory.stream;
         }
-        self.grew(size);
-        Ok(())
+        if self.gives(Action::SegmentMap, va, memory) { Ok(()) } else { Err(DeviceError::Invalid(CallKind::Map)) }
     }
 
     fn unmap(&mut self, va: u64, size: u64) -> Result<(), DeviceError> {
-        self.expect(Action::SegmentUnmap, va, size);
-        self.reserved -= size;
+        let range = self.range_at(va).and_then(|base| self.reserved_ranges.get(&base));
+        let stream = range.map_or(0, |range| range.stream);
+        self.takes(Action::SegmentUnmap, va, Held { bytes: size, stream });
         Ok(())
     }
 
@@ -259,7 +282,7 @@ impl Device for Playback<'_> {
         Ok(self.divergence.is_none()
             && ticket.is_some_and(|&addr| {
                 let waiting = self.waiting.get(&addr);
-                waiting.is_some_and(|&(_, size)| next == Some((Action::FreeCompleted, addr, size)))
+                waiting.is_some_and(|(_, block)| next == Some((Action::FreeCompleted, addr, block.bytes)))
             }))
     }
 
@@ -278,6 +301,6 @@ impl Device for Playback<'_> {
     fn retired(&mut self, ptr: u64) {
         let waited = self.waiting.remove(&ptr);
         self.spare_tickets.extend(waited.map(|(ticket, _)| ticket));
-        self.expect(Action::FreeCompleted, ptr, waited.map_or(0, |(_, size)| size));
+        self.expect(Action::FreeCompleted, ptr, waited.map_or(Held::default(), |(_, block)| block));
     }
 }

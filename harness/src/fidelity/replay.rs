@@ -21,11 +21,17 @@ pub(super) struct Recording<'a, S> {
 }
 
 /// A strategy on its way through a recording.
-pub(super) struct Replay<'a, S> {
-    recording: &'a Recording<'a, S>,
+pub(super) struct Replay<'r, 'a, S> {
+    recording: &'r Recording<'a, S>,
     plan: &'a Plan,
-    lives: &'a Lives,
-    assumed: &'a Assumptions,
+    lives: &'r Lives,
+    assumed: &'r Assumptions,
+    pub reached: Reached<'a, S>,
+}
+
+/// How far a replay has come: what another one, under other assumptions about what follows, can go on from.
+#[derive(Clone)]
+pub(super) struct Reached<'a, S> {
     pub state: State<'a, S>,
     live: HashMap<u64, Live>,
     /// Runs of segments given back that were taken as part of an allocation which flushed: the number of the first
@@ -44,9 +50,13 @@ pub(super) struct State<'a, S> {
     pub inferred: u64,
 }
 
+/// A block by its address. Not a [`Block`], as it goes with every copy of the strategy's state.
+#[derive(Clone, Copy)]
 struct Live {
-    block: Block,
+    slot: u32,
+    generation: u32,
     size: u64,
+    stream: u32,
 }
 
 /// What an allocation is expected to end with.
@@ -62,13 +72,10 @@ struct Wanted {
 
 type Outcome = Result<(), Divergence>;
 
-impl<'a, S: Strategy + Clone> Replay<'a, S> {
-    pub(super) fn new(recording: &'a Recording<'a, S>, lives: &'a Lives, assumed: &'a Assumptions) -> Replay<'a, S> {
-        Replay {
-            recording,
-            plan: recording.plan,
-            lives,
-            assumed,
+impl<'a, S: Strategy + Clone> Reached<'a, S> {
+    /// The first entry.
+    pub(super) fn start(recording: &Recording<'a, S>) -> Reached<'a, S> {
+        Reached {
             state: State {
                 strategy: recording.start.clone(),
                 dev: Playback::new(recording.plan, recording.device_bytes),
@@ -80,10 +87,32 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
         }
     }
 
+    /// The number of the next entry.
+    pub(super) fn cursor(&self) -> usize {
+        self.state.dev.cursor
+    }
+
+    /// How many blocks are live.
+    pub(super) fn live(&self) -> usize {
+        self.live.len()
+    }
+}
+
+impl<'r, 'a, S: Strategy + Clone> Replay<'r, 'a, S> {
+    /// One that goes on from where another came.
+    pub(super) fn new(
+        recording: &'r Recording<'a, S>,
+        lives: &'r Lives,
+        assumed: &'r Assumptions,
+        from: Reached<'a, S>,
+    ) -> Replay<'r, 'a, S> {
+        Replay { recording, plan: recording.plan, lives, assumed, reached: from }
+    }
+
     /// How often the strategy flushed for an allocation.
     pub(super) fn retries(&self) -> i64 {
         let mut retries = 0;
-        self.state.strategy.counters(&mut |key, value| {
+        self.reached.state.strategy.counters(&mut |key, value| {
             if key == "num_alloc_retries" {
                 retries = value;
             }
@@ -91,67 +120,68 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
         retries
     }
 
-    /// To the end, or to the first divergence.
-    pub(super) fn run(&mut self) -> Outcome {
-        let contradiction = self.plan.contradictions.iter().next();
-        let stop = contradiction.map_or(usize::MAX, |(&at, _)| at);
-        let end = self.plan.entries.len();
-        while self.state.dev.cursor < end && self.state.dev.cursor < stop {
-            let before = self.state.dev.cursor;
-            let outcome = self.step();
+    /// To the end, or to the first divergence; `on_the_way` sees the state between any two operations.
+    pub(super) fn run(&mut self, mut on_the_way: impl FnMut(&Reached<'a, S>)) -> Outcome {
+        let contradiction = self.plan.pairs.contradiction.as_ref();
+        let at_fault = |(at, why): &(usize, String)| Divergence { at: *at, why: why.clone(), replayed: None };
+        let furthest = self.plan.pairs.furthest();
+        let end = self.plan.entries.len().min(furthest);
+        while self.reached.cursor() < end {
+            on_the_way(&self.reached);
+            let before = self.reached.cursor();
             // Where the recording contradicts itself, that entry is at fault, not what follows from it.
-            match (outcome, contradiction) {
-                (Err(divergence), Some((&at, why))) if divergence.at >= at => {
-                    return Err(Divergence { at, why: why.clone(), replayed: None });
-                }
-                (outcome, _) => outcome?,
-            }
-            debug_assert!(self.state.dev.cursor > before, "each step passes an entry");
+            self.step().map_err(|divergence| match contradiction {
+                Some(contradiction) if divergence.at >= furthest => at_fault(contradiction),
+                _ => divergence,
+            })?;
+            debug_assert!(self.reached.cursor() > before, "each step passes an entry");
         }
-        match contradiction {
-            Some((&at, why)) => Err(Divergence { at, why: why.clone(), replayed: None }),
-            None => Ok(()),
-        }
+        contradiction.map_or(Ok(()), |contradiction| Err(at_fault(contradiction)))
     }
 
     fn step(&mut self) -> Outcome {
-        match self.state.dev.peek() {
+        match self.reached.state.dev.peek() {
             Some((Action::FreeRequested, addr, size)) => self.free(addr, size),
             _ => self.allocation_or_flush(),
         }
     }
 
     fn diverged<T>(&mut self, done: &str, replayed: Option<u64>) -> Result<T, Divergence> {
-        self.state.dev.diverge(done, replayed);
-        match self.state.dev.divergence.take() {
+        self.reached.state.dev.diverge(done, replayed);
+        match self.reached.state.dev.divergence.take() {
             Some(divergence) => Err(divergence),
-            None => Err(Divergence { at: self.state.dev.cursor, why: done.to_owned(), replayed }),
+            None => Err(Divergence { at: self.reached.cursor(), why: done.to_owned(), replayed }),
         }
     }
 
     fn check(&mut self) -> Outcome {
-        match self.state.dev.divergence.take() {
+        match self.reached.state.dev.divergence.take() {
             Some(divergence) => Err(divergence),
             None => Ok(()),
         }
     }
 
     fn free(&mut self, addr: u64, size: u64) -> Outcome {
-        let Some(Live { block, size: requested }) = self.live.remove(&addr) else {
+        let live = self.reached.live.remove(&addr);
+        let block = live.and_then(|live| Block::new(addr, live.slot, live.generation));
+        let (Some(live), Some(block)) = (live, block) else {
             return self.diverged("no block is live there", None);
         };
-        if requested != size {
-            return self.diverged(&format!("the block has {requested} bytes"), None);
+        if live.size != size {
+            return self.diverged(&format!("the block has {} bytes", live.size), None);
         }
-        let waits = self.plan.late.binary_search(&self.state.dev.cursor).is_ok();
-        let State { strategy, dev, .. } = &mut self.state;
+        if live.stream != self.reached.state.dev.stream() {
+            return self.diverged(&format!("the block is on stream {}", live.stream), None);
+        }
+        let waits = self.plan.pairs.late.binary_search(&self.reached.cursor()).is_ok();
+        let State { strategy, dev, .. } = &mut self.reached.state;
         if waits {
-            let ticket = dev.wait(addr, size);
+            let ticket = dev.wait(addr, size, live.stream);
             if let Err(error) = strategy.record_stream(dev, &block, ticket) {
                 return self.diverged(&error.to_string(), None);
             }
         }
-        let State { strategy, dev, .. } = &mut self.state;
+        let State { strategy, dev, .. } = &mut self.reached.state;
         dev.advance();
         if let Err(error) = strategy.free(dev, block) {
             return self.diverged(&error.to_string(), None);
@@ -159,10 +189,10 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
         self.check()?;
         if !waits {
             // The free had nothing to wait for: its completion is the next entry.
-            if self.state.dev.peek() != Some((Action::FreeCompleted, addr, size)) {
+            if self.reached.state.dev.peek() != Some((Action::FreeCompleted, addr, size)) {
                 return self.diverged(&format!("free_completed of {size} bytes at {addr:#x}"), None);
             }
-            self.state.dev.advance();
+            self.reached.state.dev.advance();
         }
         Ok(())
     }
@@ -171,13 +201,13 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
     /// a flush.
     fn allocation_or_flush(&mut self) -> Outcome {
         let mut given_back = false;
-        let start = self.state.dev.cursor;
+        let start = self.reached.cursor();
         let mut at = start;
         while let Some(entry) = self.plan.entries.get(at) {
             match entry.action {
                 Action::SegmentFree | Action::SegmentUnmap => given_back = true,
                 Action::FreeCompleted => {
-                    if at == start && !self.state.dev.waits(entry.addr, entry.size) {
+                    if at == start && !self.reached.state.dev.waits(entry.addr, entry.size) {
                         return self.diverged("no free waits there", None);
                     }
                 }
@@ -186,39 +216,35 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
             at = self.plan.next(at + 1);
         }
         let Some(wanted) = self.wanted(at)? else { return self.flush(at) };
-        if let Some(why) = self.plan.contradictions.get(&wanted.at) {
-            // A wrong size would show at the segment before it.
-            return Err(Divergence { at: wanted.at, why: why.clone(), replayed: None });
-        }
         if !given_back {
             return self.allocate(&wanted);
         }
         if !self.recording.capped {
             return self.flush(at);
         }
-        let saved = self.state.clone();
+        let saved = self.reached.state.clone();
         if self.assumed.flushes.contains(&start) {
             if self.flush(at).is_ok() && self.allocate(&wanted).is_ok() {
                 return Ok(());
             }
-            self.state = saved;
+            self.reached.state = saved;
             return self.retry(start, at, &wanted);
         }
         if self.retry(start, at, &wanted).is_ok() {
             return Ok(());
         }
-        self.state = saved;
+        self.reached.state = saved;
         self.flush(at)
     }
 
     /// An allocation that gives back the segments between `start` and `end` before it gets one.
     fn retry(&mut self, start: usize, end: usize, wanted: &Wanted) -> Outcome {
         self.release_pools(end)?;
-        self.state.dev.refused = false;
+        self.reached.state.dev.refused = false;
         let counted = self.recording.retries.map(|_| self.retries());
         self.allocate(wanted)?;
         if counted.is_some_and(|before| before < self.retries()) {
-            self.retried.push((start, self.state.dev.refused));
+            self.reached.retried.push((start, self.reached.state.dev.refused));
         }
         Ok(())
     }
@@ -234,12 +260,21 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
                 // After growth that did not suffice, memory is given back and asked for again.
                 Action::SegmentFree | Action::SegmentUnmap | Action::FreeCompleted if segment.is_some() => {}
                 Action::Alloc | Action::Oom => {
-                    let stream = StreamId(self.plan.stream(entry));
-                    if let Some(number) = segment
-                        && self.plan.stream(&self.plan.entries[number]) != stream.0
+                    if let Some((at, why)) = &self.plan.pairs.contradiction
+                        && *at == number
                     {
+                        // What is wrong there would show at the segment before it.
+                        return Err(Divergence { at: number, why: why.clone(), replayed: None });
+                    }
+                    let stream = StreamId(self.plan.stream(entry));
+                    let others = |&at: &usize| {
+                        let part = &self.plan.entries[at];
+                        matches!(part.action, Action::SegmentAlloc | Action::SegmentMap)
+                            && self.plan.stream(part) != stream.0
+                    };
+                    if let Some(at) = (at..number).find(others) {
                         let why = "the segment is on another stream than the allocation after it".to_owned();
-                        return Err(Divergence { at: number, why, replayed: None });
+                        return Err(Divergence { at, why, replayed: None });
                     }
                     let served = entry.action == Action::Alloc;
                     return Ok(Some(Wanted { at: number, segment, size: entry.size, stream, served }));
@@ -264,9 +299,9 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
 
     /// What was given back before the entry at `end`: by `empty_cache`, or with private pools that are given up.
     fn flush(&mut self, end: usize) -> Outcome {
-        let start = self.state.dev.cursor;
+        let start = self.reached.cursor();
         loop {
-            let before = self.state.dev.cursor;
+            let before = self.reached.cursor();
             let pool = match (before..end).find(|&number| self.gives_back(number)) {
                 Some(number) => self.pool(number),
                 None if before == start => 0,
@@ -274,7 +309,7 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
                 None => return Ok(()),
             };
             let emptied = if pool == 0 {
-                let State { strategy, dev, inferred, .. } = &mut self.state;
+                let State { strategy, dev, inferred, .. } = &mut self.reached.state;
                 *inferred += 1;
                 strategy.trim(dev, 0).map(drop).map_err(|error| error.to_string())
             } else {
@@ -284,7 +319,7 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
             if let Err(error) = emptied {
                 return self.diverged(&error, None);
             }
-            if self.state.dev.cursor == before {
+            if self.reached.cursor() == before {
                 return self.diverged("no flush gives this back", None);
             }
         }
@@ -296,7 +331,7 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
 
     /// A private pool's segments go back only once nobody uses the pool.
     fn release_pools(&mut self, end: usize) -> Outcome {
-        for number in self.state.dev.cursor..end {
+        for number in self.reached.cursor()..end {
             if self.gives_back(number)
                 && let Err(error) = self.release(self.pool(number))
             {
@@ -307,24 +342,24 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
     }
 
     fn release(&mut self, pool: u32) -> Result<(), String> {
-        if !self.state.pools.remove(&pool) {
+        if !self.reached.state.pools.remove(&pool) {
             return Ok(());
         }
-        self.state.inferred += 1;
+        self.reached.state.inferred += 1;
         self.control(Control::PoolRelease(PoolId(pool)))
     }
 
     fn control(&mut self, what: Control<'_>) -> Result<(), String> {
-        let State { strategy, dev, .. } = &mut self.state;
+        let State { strategy, dev, .. } = &mut self.reached.state;
         strategy.control(dev, what).map_err(|error: ControlError| error.to_string())
     }
 
     fn allocate(&mut self, wanted: &Wanted) -> Outcome {
         let pool = self.pool(wanted.at);
-        if pool != 0 && self.state.pools.insert(pool) {
+        if pool != 0 && self.reached.state.pools.insert(pool) {
             let mut made = self.control(Control::PoolCreate(PoolId(pool)));
             if made.is_ok() && self.assumed.no_split.contains(&pool) {
-                self.state.inferred += 1;
+                self.reached.state.inferred += 1;
                 made = self.control(Control::PoolNoSplit(PoolId(pool)));
             }
             if let Err(error) = made {
@@ -332,28 +367,33 @@ impl<'a, S: Strategy + Clone> Replay<'a, S> {
             }
         }
         let request = Request::new(wanted.size, wanted.stream).in_pool(PoolId(pool));
-        let State { strategy, dev, .. } = &mut self.state;
+        let State { strategy, dev, .. } = &mut self.reached.state;
         let answer = strategy.allocate(dev, request);
         self.check()?;
         match answer {
             Ok(block) => {
                 let done = format!("alloc of {} bytes at {:#x}", wanted.size, block.ptr());
                 let recorded = self.plan.entries[wanted.at];
-                if self.state.dev.cursor != wanted.at || !wanted.served || block.ptr() != recorded.addr {
+                let is_recorded = self.reached.cursor() == wanted.at && wanted.served && block.ptr() == recorded.addr;
+                if !is_recorded || block.is_empty() || self.reached.live.contains_key(&block.ptr()) {
                     return self.diverged(&done, Some(block.ptr()));
                 }
-                self.state.dev.advance();
+                self.reached.state.dev.advance();
                 let is_born = |segment: usize| self.lives.of(segment).map(|life| self.lives.lives[life as usize].born);
                 if pool != 0 && wanted.segment.is_some_and(|segment| is_born(segment) == Some(segment)) {
-                    self.state.inferred += 1;
+                    self.reached.state.inferred += 1;
                 }
-                if self.live.insert(block.ptr(), Live { block, size: wanted.size }).is_some() {
-                    return self.diverged(&done, None);
-                }
+                let live = Live {
+                    slot: block.slot(),
+                    generation: block.generation(),
+                    size: wanted.size,
+                    stream: wanted.stream.0,
+                };
+                self.reached.live.insert(block.ptr(), live);
                 Ok(())
             }
-            Err(AllocError::OutOfMemory) if self.state.dev.cursor == wanted.at && !wanted.served => {
-                self.state.dev.advance();
+            Err(AllocError::OutOfMemory) if self.reached.cursor() == wanted.at && !wanted.served => {
+                self.reached.state.dev.advance();
                 Ok(())
             }
             Err(error) => self.diverged(&error.to_string(), None),
