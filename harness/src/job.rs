@@ -13,7 +13,7 @@ use crate::replay::{Finding, Outcome, Replay};
 use crate::run::{LimitChoice, Options, Pass};
 use crate::size::bytes;
 use crate::target::Target;
-use crate::timing::{Stopwatch, Times};
+use crate::timing::{Times, time};
 use allocator_core::cuda::CudaDevice;
 use allocator_core::{ConfigError, Device, DeviceError, Machine, SimDevice};
 use std::any::Any;
@@ -206,12 +206,13 @@ impl<'a> Job<'a> {
         Ok((audited, map))
     }
 
-    /// Takes the time once more.
-    pub(crate) fn time(&self, stopwatch: &mut Stopwatch) -> Result<(), Finding> {
-        guarded(|| {
+    /// The times, or what went wrong. After an interrupt there is neither.
+    pub(crate) fn time(&self, repeats: u32, interrupt: &Interrupt) -> Option<Result<Times, Finding>> {
+        let times = guarded(|| {
             let strategy = |machine: &mut Box<dyn Machine>| self.build(machine).map_err(not_built);
-            stopwatch.repeat(&self.workload.trace, || self.machine(false), strategy)
-        })
+            time(&self.workload.trace, repeats, || self.machine(false), strategy, interrupt)
+        });
+        (!interrupt.came()).then_some(times)
     }
 
     fn integrity(&self, interrupt: &Interrupt) -> Result<Integrity, Finding> {

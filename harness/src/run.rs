@@ -7,10 +7,8 @@ use crate::load::Workload;
 use crate::progress::Progress;
 use crate::record::Records;
 use crate::registry::Configured;
-use crate::replay::Finding;
 use crate::size::counted;
 use crate::target::Target;
-use crate::timing::{Stopwatch, Times};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -124,56 +122,26 @@ pub fn run(
         reports.resize_with(jobs.len(), Report::default);
     }
     if options.pass.times() {
-        let mut timed = 0;
-        for group in jobs.chunk_by(|one, other| std::ptr::eq(one.workload, other.workload)) {
-            let Some(measured) = time_all(group, options.repeats, &progress, interrupt) else {
+        for (timed, (job, report)) in jobs.iter().zip(&mut reports).enumerate() {
+            progress.doing(&format!("timing {}", job.title()));
+            let Some(measured) = job.time(options.repeats, interrupt) else {
                 let done = [(examined, jobs.len()), ("timed", timed)];
                 return Err(interrupted(interrupt, records, jobs.len(), &done[usize::from(!is_exact)..]));
             };
-            for (job, measured) in group.iter().zip(measured) {
-                let report = &mut reports[timed];
-                let (times, finding) = match measured {
-                    Ok(times) => (Some(times.clone()), times.finding),
-                    Err(finding) => (None, Some(finding)),
-                };
-                report.times = times;
-                if !is_exact {
-                    report.finding = finding.clone();
-                    records.exact(job, report)?;
-                }
-                records.times(job, options.repeats, report.times.as_ref(), finding.as_ref())?;
-                timed += 1;
-                progress.step();
+            let (times, finding) = match measured {
+                Ok(times) => (Some(times.clone()), times.finding),
+                Err(finding) => (None, Some(finding)),
+            };
+            report.times = times;
+            if !is_exact {
+                report.finding = finding.clone();
+                records.exact(job, report)?;
             }
+            records.times(job, options.repeats, report.times.as_ref(), finding.as_ref())?;
+            progress.step();
         }
     }
     Ok(reports)
-}
-
-/// The times of jobs on one workload, or what went wrong in each. Repeats go round, so that what disturbs the machine for
-/// a while disturbs all alike. After an interrupt there are none: between replays is soon enough to ask for one, and
-/// within a replay the question would be timed.
-fn time_all(
-    jobs: &[Job<'_>],
-    repeats: u32,
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Option<Vec<Result<Times, Finding>>> {
-    let mut stopwatches: Vec<Result<Stopwatch, Finding>> = jobs.iter().map(|_| Ok(Stopwatch::default())).collect();
-    for _ in 0..repeats {
-        for (job, stopwatch) in jobs.iter().zip(&mut stopwatches) {
-            let Ok(running) = stopwatch else { continue };
-            progress.doing(&format!("timing {}", job.title()));
-            if let Err(finding) = job.time(running) {
-                *stopwatch = Err(finding);
-            }
-            if interrupt.came() {
-                return None;
-            }
-        }
-    }
-    let stopped = jobs.iter().zip(stopwatches).map(|(job, stopwatch)| Ok(stopwatch?.times(&job.workload.trace)));
-    Some(stopped.collect())
 }
 
 /// What an interrupted run ends with. Results without a row are none, and their folder goes.

@@ -7,6 +7,7 @@
 //! On the simulated device the times are those of the strategy's own code. On a card they include the driver's, whose
 //! calls the device times one by one.
 
+use crate::interrupt::Interrupt;
 use crate::null::Null;
 use crate::replay::{CHUNK, Finding, Replay, Spent, Tape};
 use allocator_core::{CallKind, Machine};
@@ -142,49 +143,42 @@ pub struct Times {
     pub finding: Option<Finding>,
 }
 
-/// Takes the times of one strategy, a repeat at a time, so that repeats of several strategies can take turns.
-#[derive(Debug, Default)]
-pub(crate) struct Stopwatch {
-    times: Times,
-    sampler: Sampler,
-    null_sampler: Sampler,
-}
-
-impl Stopwatch {
-    /// Replays `trace` once more, on devices and strategies made afresh.
-    pub(crate) fn repeat<M: Machine>(
-        &mut self,
-        trace: &Trace,
-        device: impl Fn() -> Result<M, Finding>,
-        strategy: impl Fn(&mut M) -> Result<Box<dyn Replay>, Finding>,
-    ) -> Result<(), Finding> {
+/// Replays `trace` `repeats` times on devices and strategies made afresh each time; fewer times if there is an interrupt.
+/// Between replays is soon enough to ask for one: within a replay, the question would be timed.
+pub fn time<M: Machine>(
+    trace: &Trace,
+    repeats: u32,
+    device: impl Fn() -> Result<M, Finding>,
+    strategy: impl Fn(&mut M) -> Result<Box<dyn Replay>, Finding>,
+    interrupt: &Interrupt,
+) -> Result<Times, Finding> {
+    let ops = trace.events.iter().filter(|event| calls_strategy(event)).count() as u64;
+    let mut times = Times { ops, ..Times::default() };
+    let (mut sampler, mut null_sampler) = (Sampler::default(), Sampler::default());
+    for _ in 0..repeats {
+        if interrupt.came() {
+            break;
+        }
         let mut machine = device()?;
         let mut subject = strategy(&mut machine)?;
         let timed = against_the_clock(trace, subject.as_mut(), &mut machine);
         drop(machine);
-        self.times.total_ns.push(timed.ns);
-        self.times.driver.push(timed.driver);
-        self.times.finding = self.times.finding.take().or(timed.finding);
-        self.times.null_ns.push(against_the_clock(trace, &mut Null, &mut device()?).ns);
+        times.total_ns.push(timed.ns);
+        times.driver.push(timed.driver);
+        times.finding = times.finding.or(timed.finding);
+        times.null_ns.push(against_the_clock(trace, &mut Null, &mut device()?).ns);
 
         let mut machine = device()?;
         let mut subject = strategy(&mut machine)?;
-        sampled(trace, subject.as_mut(), &mut machine, &mut self.sampler);
+        sampled(trace, subject.as_mut(), &mut machine, &mut sampler);
         drop(machine);
-        sampled(trace, &mut Null, &mut device()?, &mut self.null_sampler);
-        Ok(())
+        sampled(trace, &mut Null, &mut device()?, &mut null_sampler);
     }
-
-    /// What was measured on `trace`.
-    pub(crate) fn times(self, trace: &Trace) -> Times {
-        let mut times = self.times;
-        times.ops = trace.events.iter().filter(|event| calls_strategy(event)).count() as u64;
-        times.total_ns.sort_unstable();
-        times.null_ns.sort_unstable();
-        times.latencies = self.sampler.latencies;
-        times.null_latencies = self.null_sampler.latencies;
-        times
-    }
+    times.total_ns.sort_unstable();
+    times.null_ns.sort_unstable();
+    times.latencies = sampler.latencies;
+    times.null_latencies = null_sampler.latencies;
+    Ok(times)
 }
 
 struct Timed {
