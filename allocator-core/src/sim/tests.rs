@@ -8,6 +8,7 @@ fn profile() -> Profile {
     let [malloc, free] = [Cost { base_ns: 1_000, ns_per_mib: 10 }, Cost::flat(2_000)];
     Profile {
         malloc,
+        malloc_failed: Cost::flat(7_000),
         free,
         within_page: Cost::flat(100),
         map: Cost { base_ns: 430, ns_per_mib: 1 },
@@ -75,10 +76,10 @@ fn calls_are_counted_and_cost_host_time() {
     let mut dev = SimDevice::with_profile(1 << 30, profile());
     dev.malloc(4 * MIB).unwrap();
     dev.malloc(2 << 30).unwrap_err();
-    assert_eq!(calls(&dev, CallKind::Malloc), (2, 1_040 + 1_000), "a failed call has no size");
+    assert_eq!(calls(&dev, CallKind::Malloc), (2, 1_040 + 7_000), "failing has a cost of its own");
     let small = dev.malloc(512).unwrap();
     let shares_its_page = dev.malloc(512).unwrap();
-    assert_eq!(calls(&dev, CallKind::Malloc), (4, 2_040 + 1_000 + 100), "the second small one needs no new page");
+    assert_eq!(calls(&dev, CallKind::Malloc), (4, 2_040 + 7_000 + 100), "the second small one needs no new page");
     dev.free(shares_its_page).unwrap();
     assert_eq!(calls(&dev, CallKind::Free), (1, 100), "the page stays");
     dev.free(small).unwrap();

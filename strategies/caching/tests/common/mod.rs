@@ -42,13 +42,31 @@ pub struct Event {
     pub pool: (u64, u64),
 }
 
-/// The simulated device with one switch for all events, and a log of what was asked of it.
+/// What the stub's `cudaMalloc` rounds to.
+const PAGE: u64 = 2 << 20;
+
+/// The simulated device with the addresses of the stub, one switch for all events, and a log of what was asked of it.
 struct Stub {
     sim: SimDevice,
     ready: bool,
     log: Vec<(&'static str, u64, u64)>,
-    sizes: BTreeMap<u64, u64>,
+    /// Size of each segment and its address on the simulated device.
+    segments: BTreeMap<u64, (u64, u64)>,
     pages: BTreeMap<Handle, u64>,
+}
+
+impl Stub {
+    /// The lowest address at which the stub has room.
+    fn first_fit(&self, size: u64) -> u64 {
+        let mut at = MALLOC_BASE;
+        for (&ptr, &(taken, _)) in &self.segments {
+            if ptr - at >= size.next_multiple_of(PAGE) {
+                break;
+            }
+            at = ptr + taken.next_multiple_of(PAGE);
+        }
+        at
+    }
 }
 
 impl Device for Stub {
@@ -56,14 +74,18 @@ impl Device for Stub {
         self.sim.info()
     }
     fn malloc(&mut self, size: u64) -> Result<u64, DeviceError> {
-        let ptr = self.sim.malloc(size)?;
-        self.sizes.insert(ptr, size);
+        let there = self.sim.malloc(size)?;
+        let ptr = self.first_fit(size);
+        self.segments.insert(ptr, (size, there));
         self.log.push(("segment_alloc", ptr, size));
         Ok(ptr)
     }
     fn free(&mut self, ptr: u64) -> Result<(), DeviceError> {
-        self.log.push(("segment_free", ptr, self.sizes[&ptr]));
-        self.sim.free(ptr)
+        let (size, there) = self.segments[&ptr];
+        self.log.push(("segment_free", ptr, size));
+        self.sim.free(there)?;
+        self.segments.remove(&ptr);
+        Ok(())
     }
     fn reserve(&mut self, size: u64) -> Result<u64, DeviceError> {
         self.sim.reserve(size)
@@ -151,7 +173,7 @@ impl Runner {
             sim: SimDevice::new(total),
             ready: true,
             log: Vec::new(),
-            sizes: BTreeMap::new(),
+            segments: BTreeMap::new(),
             pages: BTreeMap::new(),
         };
         let strategy = Caching::with_settings(Settings::default(), &dev.info()).expect("default settings");
