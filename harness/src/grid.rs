@@ -155,13 +155,15 @@ fn places<'a, K: PartialEq>(
     (keys, places)
 }
 
-/// A workload's name, and whatever is not the same in all its rows.
+/// A workload's name, and what tells it from others of that name: a condition that only rows of other conditions named
+/// before it have differently says nothing new.
 pub(crate) fn rows(runs: &[Run]) -> (Vec<String>, Vec<usize>) {
     let (keys, places) = places(runs, |run| (&run.workload, &run.conditions), |(name, _)| name);
     let labels = keys.iter().map(|(name, conditions)| {
         let namesakes = || keys.iter().filter(|(other, _)| other == name);
-        let differ =
-            conditions.iter().enumerate().filter(|(at, one)| namesakes().any(|(_, others)| others[*at] != **one));
+        let differ = conditions.iter().enumerate().filter(|(at, one)| {
+            namesakes().any(|(_, others)| others[*at] != **one && others[..*at] == conditions[..*at])
+        });
         let parts = differ.map(|(_, (word, value))| format!(" {word}={}", condition(word, value)));
         std::iter::once(plain(name).into_owned()).chain(parts).collect()
     });
