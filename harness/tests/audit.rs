@@ -1,6 +1,6 @@
 //! The audit against strategies whose behaviour is known: exact figures of good ones, and a verdict on each bad one.
 
-use allocator_core::{AllocError, Block, Control, ControlError, Device, FreeError, PoolId, Request};
+use allocator_core::{AllocError, Block, Control, ControlError, Device, FreeError, PoolId, Profile, Request};
 use allocator_core::{SimDevice, Span, Strategy, StreamId};
 use harness::audit::{Audit, Band, audit};
 use harness::interrupt::Interrupt;
@@ -142,8 +142,9 @@ fn direct_is_measured_to_the_byte() {
     assert_eq!((memory.reserved_end, memory.requested_end), (0, 0));
     assert_eq!(&memory.calls[..2], [3, 3]);
     assert_eq!(memory.calls[2..].iter().sum::<u64>(), 0);
-    let mallocs = 36_000 + (36_000 + 3 * 35) + 36_000;
-    let frees = 30_000 + (30_000 + 3 * 375) + 30_000;
+    let Profile { malloc, free, .. } = Profile::default();
+    let mallocs = 3 * malloc.base_ns + 3 * malloc.ns_per_mib;
+    let frees = 3 * free.base_ns + 3 * free.ns_per_mib;
     assert_eq!(memory.driver_ns, mallocs + frees, "a base and a part by size for each call");
     assert_eq!(memory.end_ns, mallocs + frees);
     assert_eq!(audit.timeline.len(), 6);
@@ -253,9 +254,10 @@ fn the_calls_of_the_workload_are_not_the_strategys() {
     ];
     let audit = audited(&mut Direct::default(), &events);
     assert_eq!(audit.memory.calls.iter().sum::<u64>(), 1);
-    assert_eq!(audit.memory.driver_ns, 36_000);
+    let malloc = Profile::default().malloc.base_ns;
+    assert_eq!(audit.memory.driver_ns, malloc);
     // The wait for the work hides the two calls that made it; the call that waits comes on top.
-    assert_eq!(audit.memory.end_ns, 5_000 + 7 + 36_000);
+    assert_eq!(audit.memory.end_ns, 5_000 + 7 + malloc);
 }
 
 #[test]

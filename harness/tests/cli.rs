@@ -61,7 +61,7 @@ fn the_table_is_what_people_read() {
     let expected = [
         "   strategy  reserved  overhead  utilised  calls  driver time    outcome",
         "tiny  6 events, load bound 3.00 MiB",
-        "   direct    3.00 MiB    +0.0 %   100.0 %      6    199.23 µs    ok",
+        "   direct    3.00 MiB    +0.0 %   100.0 %      6    233.73 µs    ok",
         "",
         "1 workload on 1 strategy; the rows are in runs/run-001",
         "",
@@ -81,9 +81,10 @@ outcome_detail,failed_allocs,skipped_events,pool_fallbacks,unsupported_controls,
 pending_peak_bytes,reserved_peak_bytes,device_used_peak_bytes,reserved_peak_event,load_at_reserved_peak_bytes,\
 requested_at_reserved_peak_bytes,reserved_end_bytes,requested_end_bytes,modelled_driver_ns,modelled_end_ns,\
 calls_malloc,calls_free,calls_reserve,calls_unreserve,calls_create,calls_release,calls_map,calls_unmap,calls_fence,\
-calls_poll,calls_order_after,calls_sync,calls_memory_info
+calls_poll,calls_order_after,calls_sync,calls_memory_info,calls_malloc_async,calls_free_async,calls_trim_async,\
+last_driver_event
 1b6478d35a7adc8e,tiny,ea29f2b0db067948,6,direct,{},sim,h200,16777216,,ok,,,0,0,0,0,3146728,3146752,0,3146728,6291456,1,3146752,3146728,0,0,\
-199230,199230,3,3,0,0,0,0,0,0,0,0,0,0,0
+233727,233727,3,3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,5
 ";
     assert_eq!(out, expected);
 }
@@ -446,8 +447,16 @@ fn the_time_pass_reports_the_floor_beside_each_row() {
 fn every_column_is_documented_and_no_other() {
     let folder = folder();
     succeeds(&folder, &[&ONE[..], &["--repeats", "1", "-o", "r"]].concat());
+    succeeds(&folder, &[&ONE[..], &["--pass", "decisions", "-o", "d"]].concat());
+    // Only a card makes it, and one was published.
+    fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../results/h200/integrity/integrity.csv"),
+        folder.path().join("r/integrity.csv"),
+    )
+    .unwrap();
+    fs::rename(folder.path().join("d/decisions.csv"), folder.path().join("r/decisions.csv")).unwrap();
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/RESULTS.md")).unwrap();
-    for file in ["run.csv", "timeline.csv", "peak.csv", "times.csv"] {
+    for file in ["run.csv", "timeline.csv", "peak.csv", "times.csv", "integrity.csv", "decisions.csv"] {
         let (_, section) = page.split_once(&format!("\n## {file}\n")).unwrap();
         let section = section.split("\n## ").next().unwrap();
         let first_cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
