@@ -22,8 +22,8 @@ use workload_gen::{Event, Trace};
 const DELAY_NS: u64 = 200_000;
 /// One in so many checks on a block's own stream is delayed too, if the trace has several streams.
 const DELAYED_EVERY: u64 = 32;
-/// Patterns have room for so many numbers.
-const NUMBERS: u64 = 1 << 24;
+/// Patterns have room for so many numbers. 0 is none of them, so that empty memory is nobody's.
+const NUMBERS: u64 = (1 << 24) - 1;
 
 /// A device whose memory can be filled and checked in stream order.
 pub trait Patterns: Machine {
@@ -96,6 +96,11 @@ struct Checked {
     when: &'static str,
 }
 
+/// The number in the pattern of the block with this number.
+fn pattern(number: u64) -> u64 {
+    1 + number % NUMBERS
+}
+
 /// Checks blocks, and passes a strategy's calls on to the device.
 #[derive(Debug)]
 struct Checker<P> {
@@ -137,7 +142,7 @@ impl<P: Patterns> Checker<P> {
         self.asked_at.push(self.event);
         self.result.blocks += 1;
         self.result.bytes += size;
-        let outcome = self.device.fill(stream, ptr, size, number % NUMBERS);
+        let outcome = self.device.fill(stream, ptr, size, pattern(number));
         self.keep(outcome);
         Filled { ptr, size, stream, number, others: Vec::new() }
     }
@@ -152,7 +157,7 @@ impl<P: Patterns> Checker<P> {
         let tag = self.made.len() as u64;
         let &Filled { ptr, size, number, .. } = block;
         self.made.push(Checked { event: self.event, ptr, size, stream, number, when });
-        let outcome = self.device.check(stream, (ptr, size), number % NUMBERS, tag);
+        let outcome = self.device.check(stream, (ptr, size), pattern(number), tag);
         let found = self.keep(outcome);
         self.report(found);
     }
@@ -186,8 +191,10 @@ impl<P: Patterns> Checker<P> {
         // Numbers repeat; the last block of that number is the likeliest.
         let latest = (self.asked_at.len() as u64).saturating_sub(1);
         let turns = latest / NUMBERS;
-        let writer = [turns, turns.saturating_sub(1)].map(|turn| turn * NUMBERS + (word >> 40));
-        let writer = writer.into_iter().find(|writer| *writer <= latest && *writer != number);
+        let writer = (word >> 40).checked_sub(1).and_then(|writer| {
+            let candidates = [turns, turns.saturating_sub(1)].map(|turn| turn * NUMBERS + writer);
+            candidates.into_iter().find(|writer| *writer <= latest && *writer != number)
+        });
         match writer.and_then(|writer| self.asked_at.get(writer as usize)) {
             Some(event) => format!("the pattern of the block that event {event} asked for"),
             None => format!("{word:#x}"),

@@ -1,6 +1,7 @@
 //! What only a real card can show. Without one, each test says why it is skipped; `scripts/gpu-check` runs them from a
 //! carried folder. The program to run is that of the build, or `HARNESS`.
 
+mod common;
 mod patterns;
 
 use allocator_core::cuda::{Card, CudaDevice};
@@ -33,10 +34,6 @@ fn card() -> Option<(Arc<Card>, MutexGuard<'static, ()>)> {
 
 fn free(card: &Card) -> u64 {
     card.memory().unwrap().0
-}
-
-fn program() -> Command {
-    Command::new(std::env::var_os("HARNESS").unwrap_or_else(|| env!("CARGO_BIN_EXE_harness").into()))
 }
 
 #[test]
@@ -298,7 +295,7 @@ fn an_interrupted_run_leaves_nothing() {
     let Some((card, _turn)) = card() else { return };
     let before = free(&card);
     let folder = std::env::temp_dir().join(format!("harness-gpu-test-{}", std::process::id()));
-    let mut run = program()
+    let mut run = common::program()
         .args(["run", "-d", "cuda", "--pass", "time", "--repeats", "1000", "-w", "gpt2", "-o"])
         .arg(&folder)
         .stdout(Stdio::null())

@@ -20,9 +20,14 @@ fn done(command: &mut Command, folder: &Path) -> Done {
     }
 }
 
+/// The program: that of the build, or `HARNESS` where the tests were carried to another machine.
+pub fn program() -> Command {
+    Command::new(std::env::var_os("HARNESS").unwrap_or_else(|| env!("CARGO_BIN_EXE_harness").into()))
+}
+
 /// Calls the program in `folder`.
 pub fn harness(folder: impl AsRef<Path>, args: &[&str]) -> Done {
-    done(Command::new(env!("CARGO_BIN_EXE_harness")).args(args), folder.as_ref())
+    done(program().args(args), folder.as_ref())
 }
 
 /// Calls the program by a shell line, in which it is `$H`.
