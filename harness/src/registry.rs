@@ -20,6 +20,7 @@ pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_cuda_async::CudaAsync>(),
     entry::<strategy_direct::Direct>(),
     entry::<strategy_expandable::Expandable>(),
+    entry::<strategy_tlsf::Tlsf>(),
 ];
 
 /// One line of the list.
