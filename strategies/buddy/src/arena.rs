@@ -52,10 +52,11 @@ impl Arena {
     pub(crate) fn take(&mut self, order: u32, from: u32) -> Option<u32> {
         let mut number = self.free[from as usize].first()?;
         self.remove(from, number);
-        for half in (order..from).rev() {
+        for half in self.free[order as usize..from as usize].iter_mut().rev() {
             number *= 2;
-            self.insert(half, number + 1);
+            half.insert(number + 1);
         }
+        self.orders |= (1 << from) - (1 << order);
         Some(number)
     }
 
@@ -99,7 +100,7 @@ impl Arena {
     fn remove(&mut self, order: u32, number: u32) -> bool {
         let free = &mut self.free[order as usize];
         let was_in = free.remove(number);
-        if free.is_empty() {
+        if was_in && free.is_empty() {
             self.orders &= !(1 << order);
         }
         was_in

@@ -1,23 +1,25 @@
 //! An ordered set of small numbers: a bitmap with a summary above each level.
 //!
 //! ```text
-//! level 1   [ 0 1 0 1 ]                 bit i: word i below is not 0
-//! level 0   [ 0 ][ 0010 ][ 0 ][ 1001 ]  the numbers; the lowest is two steps from the top
+//! root      [ 0 1 0 1 ]                 bit i: word i below is not 0
+//! level 0   [ 0 ][ 0010 ][ 0 ][ 1001 ]  the numbers; the lowest is two steps from the root
 //! ```
 //!
-//! Every operation is a handful of shifts, and none takes memory.
+//! Every operation is a handful of shifts, and none takes memory. The root lies in the set itself: up to 64 numbers need
+//! nothing else, and most sets of an arena hold no more.
 
-/// Levels of 64-bit words that [`Bits::MAX`] numbers need.
-const LEVELS: usize = 5;
+/// Levels below the root that [`Bits::MAX`] numbers need.
+const LEVELS: usize = 4;
 
 /// See the module. It holds numbers below the size it was made with.
 #[derive(Clone, Debug)]
 pub(crate) struct Bits {
+    root: u64,
     words: Vec<u64>,
     /// Where each level starts in `words`, the numbers themselves first.
     starts: [u32; LEVELS],
-    /// The level that is one word.
-    top: usize,
+    /// How many levels there are below the root.
+    depth: usize,
 }
 
 impl Bits {
@@ -27,39 +29,40 @@ impl Bits {
     /// An empty set for numbers below `size`, which is at most [`Bits::MAX`].
     pub(crate) fn new(size: usize) -> Bits {
         let mut starts = [0; LEVELS];
-        let mut count = size.div_ceil(64).max(1);
-        let (mut words, mut top) = (count, 0);
-        while count > 1 && top + 1 < LEVELS {
-            top += 1;
-            starts[top] = words as u32;
+        let (mut count, mut words, mut depth) = (size, 0, 0);
+        while count > 64 && depth < LEVELS {
             count = count.div_ceil(64);
+            starts[depth] = words as u32;
             words += count;
+            depth += 1;
         }
-        Bits { words: vec![0; words], starts, top }
+        Bits { root: 0, words: vec![0; words], starts, depth }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.words[self.starts[self.top] as usize] == 0
+        self.root == 0
     }
 
     #[inline]
     pub(crate) fn contains(&self, number: u32) -> bool {
-        self.words[number as usize / 64] & (1 << (number % 64)) != 0
+        let word = if self.depth == 0 { self.root } else { self.words[number as usize / 64] };
+        word & 1 << (number % 64) != 0
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, number: u32) {
         let mut at = number;
-        for level in 0..=self.top {
-            let word = &mut self.words[(self.starts[level] + at / 64) as usize];
+        for start in &self.starts[..self.depth] {
+            let word = &mut self.words[(start + at / 64) as usize];
             let was = *word;
             *word |= 1 << (at % 64);
             if was != 0 {
-                break;
+                return;
             }
             at /= 64;
         }
+        self.root |= 1 << (at % 64);
     }
 
     /// Takes a number out; whether it was in.
@@ -69,27 +72,28 @@ impl Bits {
             return false;
         }
         let mut at = number;
-        for level in 0..=self.top {
-            let word = &mut self.words[(self.starts[level] + at / 64) as usize];
+        for start in &self.starts[..self.depth] {
+            let word = &mut self.words[(start + at / 64) as usize];
             *word &= !(1 << (at % 64));
             if *word != 0 {
-                break;
+                return true;
             }
             at /= 64;
         }
+        self.root &= !(1 << (at % 64));
         true
     }
 
     /// The lowest number.
     #[inline]
     pub(crate) fn first(&self) -> Option<u32> {
-        if self.is_empty() { None } else { Some(self.lowest_below(self.top, 0)) }
+        if self.root == 0 { None } else { Some(self.lowest(self.depth, self.root.trailing_zeros())) }
     }
 
     /// The lowest number that is at least `from`.
     pub(crate) fn at_or_after(&self, from: u32) -> Option<u32> {
         let mut at = from;
-        for level in 0..=self.top {
+        for level in 0..=self.depth {
             let word = *self.level(level).get(at as usize / 64)?;
             let rest = word >> (at % 64);
             if rest != 0 {
@@ -106,21 +110,18 @@ impl Bits {
     }
 
     fn level(&self, level: usize) -> &[u64] {
-        let end = if level < self.top { self.starts[level + 1] as usize } else { self.words.len() };
+        if level == self.depth {
+            return std::slice::from_ref(&self.root);
+        }
+        let end = if level + 1 < self.depth { self.starts[level + 1] as usize } else { self.words.len() };
         &self.words[self.starts[level] as usize..end]
     }
 
     /// The lowest number under the set bit `at` of a level.
     #[inline]
     fn lowest(&self, level: usize, at: u32) -> u32 {
-        if level == 0 { at } else { self.lowest_below(level - 1, at) }
-    }
-
-    /// The lowest number under word `at` of a level, which is not 0.
-    #[inline]
-    fn lowest_below(&self, level: usize, at: u32) -> u32 {
-        (0..=level).rev().fold(at, |at, level| {
-            let word = self.words[(self.starts[level] + at) as usize];
+        self.starts[..level].iter().rev().fold(at, |at, start| {
+            let word = self.words[(start + at) as usize];
             at * 64 + word.trailing_zeros()
         })
     }
@@ -157,9 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_set_has_one_word_on_top() {
+    fn the_largest_set_holds_its_last_number() {
         let mut bits = Bits::new(Bits::MAX);
-        assert_eq!(bits.level(bits.top).len(), 1);
         bits.insert(Bits::MAX as u32 - 1);
         assert_eq!((bits.first(), bits.at_or_after(5)), (Some(Bits::MAX as u32 - 1), Some(Bits::MAX as u32 - 1)));
     }

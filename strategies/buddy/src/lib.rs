@@ -54,6 +54,9 @@ impl Buddy {
     /// A free block of the stream. Where merging is lazy, it is done when there is none.
     #[inline]
     fn take(&mut self, stream: StreamId, order: u32) -> Option<Home> {
+        if order > self.order {
+            return None;
+        }
         let heap = self.heaps.get_mut(stream.index())?;
         let place = match heap.take(order) {
             None if heap.coalesce() => heap.take(order),
