@@ -20,8 +20,8 @@ pub(crate) struct Heap {
     free: Index,
     tails: Index,
     has_tails: bool,
-    /// The first block of each segment, oldest first.
-    pub segments: Vec<u32>,
+    /// The first block of each segment and the segment's granules, oldest first.
+    pub segments: Vec<(u32, u64)>,
     /// Segments without a block in use.
     pub empty: u32,
 }
@@ -102,7 +102,7 @@ impl Heap {
     pub(crate) fn add(&mut self, slab: &mut Slab, segment: Node) -> u32 {
         let slot = slab.take(segment);
         self.link(slab, slot);
-        self.segments.push(slot);
+        self.segments.push((slot, segment.size));
         self.empty += 1;
         slot
     }
@@ -111,7 +111,7 @@ impl Heap {
     pub(crate) fn remove(&mut self, slab: &mut Slab, slot: u32) {
         self.unlink(slab, slot);
         slab.give(slot);
-        self.segments.retain(|&segment| segment != slot);
+        self.segments.retain(|&(first, _)| first != slot);
         self.empty -= 1;
     }
 }

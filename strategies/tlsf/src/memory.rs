@@ -80,8 +80,7 @@ impl Memory {
 
     /// A new segment with room for `size` granules, as one free block; `None` if the device has no memory for it.
     pub(crate) fn grow(&mut self, dev: &mut dyn Device, heap: u32, size: u64) -> Result<Option<u32>, AllocError> {
-        let Heap { segments, .. } = &self.heaps[heap as usize];
-        let largest = segments.iter().map(|&first| self.segment_size(first)).max().unwrap_or(0);
+        let largest = self.heaps[heap as usize].segments.iter().map(|&(_, size)| size).max().unwrap_or(0);
         for size in self.rules.segments(size, largest) {
             let bytes = size << self.rules.granule_log;
             let ptr = match dev.malloc(bytes) {
@@ -105,23 +104,18 @@ impl Memory {
         for heap in &mut self.heaps {
             let mut at = 0;
             while self.reserved > keep && at < heap.segments.len() {
-                let slot = heap.segments[at];
-                let Node { ptr, size, state, .. } = self.slab.nodes[slot as usize];
-                if state != State::Free || !self.slab.nodes[slot as usize].is_whole() {
+                let (slot, size) = heap.segments[at];
+                let node = &self.slab.nodes[slot as usize];
+                if node.state != State::Free || !node.is_whole() {
                     at += 1;
                     continue;
                 }
-                dev.free(ptr)?;
+                dev.free(node.ptr)?;
                 self.reserved -= size << self.rules.granule_log;
                 heap.remove(&mut self.slab, slot);
             }
         }
         Ok(())
-    }
-
-    /// Granules of the segment that begins with a block.
-    fn segment_size(&self, first: u32) -> u64 {
-        self.blocks(first).map(|node| node.size).sum()
     }
 
     /// The blocks of a segment by address.
@@ -132,7 +126,8 @@ impl Memory {
     }
 
     pub(crate) fn inspect(&self, visit: &mut dyn FnMut(Span)) {
-        let mut segments: Vec<u32> = self.heaps.iter().flat_map(|heap| &heap.segments).copied().collect();
+        let mut segments: Vec<u32> =
+            self.heaps.iter().flat_map(|heap| &heap.segments).map(|&(first, _)| first).collect();
         segments.sort_unstable_by_key(|&first| self.slab.nodes[first as usize].ptr);
         for first in segments {
             let segment = self.slab.nodes[first as usize].ptr;
