@@ -19,6 +19,7 @@ pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_caching::Caching>(),
     entry::<strategy_cuda_async::CudaAsync>(),
     entry::<strategy_direct::Direct>(),
+    entry::<strategy_exact_cache::ExactCache>(),
     entry::<strategy_expandable::Expandable>(),
     entry::<strategy_tlsf::Tlsf>(),
 ];
