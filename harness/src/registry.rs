@@ -15,6 +15,7 @@ pub type Params = serde_json::Map<String, Value>;
 
 /// Every strategy, by name.
 pub static STRATEGIES: &[Entry] = &[
+    entry::<strategy_bfc::Bfc>(),
     entry::<strategy_buckets::Buckets>(),
     entry::<strategy_buddy::Buddy>(),
     entry::<strategy_caching::Caching>(),
