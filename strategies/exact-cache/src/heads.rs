@@ -56,13 +56,16 @@ impl Heads {
         leaf[class as usize % LEAF] = head;
     }
 
-    /// The largest class that has a block.
-    pub(crate) fn largest(&self) -> Option<u64> {
-        if let Some((&class, _)) = self.rest.last_key_value() {
+    /// The largest class up to `last` that has a block. To go through all of them, from the largest down, walks over the
+    /// table once.
+    pub(crate) fn largest(&self, last: u64) -> Option<u64> {
+        if let Some((&class, _)) = self.rest.range(..=last).next_back() {
             return Some(class);
         }
-        self.leaves.iter().enumerate().rev().find_map(|(at, leaf)| {
-            let place = leaf.as_ref()?.iter().rposition(|&head| head != NONE)?;
+        let last = last.min(TABLE - 1) as usize;
+        self.leaves.iter().enumerate().take(last / LEAF + 1).rev().find_map(|(at, leaf)| {
+            let end = (last - at * LEAF + 1).min(LEAF);
+            let place = leaf.as_ref()?[..end].iter().rposition(|&head| head != NONE)?;
             Some((at * LEAF + place) as u64)
         })
     }
@@ -93,7 +96,9 @@ mod tests {
                 model.remove(&class);
             }
             if step % 64 == 0 {
-                assert_eq!(heads.largest(), model.last_key_value().map(|(&class, _)| class));
+                for last in [class, u64::MAX] {
+                    assert_eq!(heads.largest(last), model.range(..=last).next_back().map(|(&class, _)| class));
+                }
             }
         }
     }

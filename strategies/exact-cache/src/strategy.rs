@@ -100,9 +100,11 @@ impl ExactCache {
     /// Gives listed pieces back, the largest first, until at most `keep` bytes are reserved or no list has one.
     fn release(&mut self, dev: &mut dyn Device, keep: u64) -> Result<(), DeviceError> {
         for lane in &mut self.lanes {
+            let mut last = u64::MAX;
             while self.reserved > keep
-                && let Some(class) = lane.heads.largest()
+                && let Some(class) = lane.heads.largest(last)
             {
+                last = class;
                 let slot = lane.heads.get(class);
                 let piece = &mut self.pieces[slot as usize];
                 dev.free(piece.ptr)?;
