@@ -221,7 +221,8 @@ mod tests {
     #[test]
     fn what_is_unknown_or_meaningless_is_blank() {
         let workload = Workload { name: "w".into(), trace: Trace::default(), hash: String::new() };
-        let strategy = Configured { entry: &STRATEGIES[0], params: STRATEGIES[0].defaults() };
+        let entry = STRATEGIES.iter().find(|entry| entry.name == "caching").unwrap();
+        let strategy = Configured { entry, params: entry.defaults() };
         let target = Target::default();
         let job = Job {
             workload: &workload,
