@@ -124,6 +124,11 @@ impl<D> LogDevice<D> {
         &self.steps
     }
 
+    /// The log, without the device.
+    pub fn into_steps(self) -> Vec<Step> {
+        self.steps
+    }
+
     fn log<T: Copy>(
         &mut self,
         call: Call,

@@ -131,8 +131,9 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M,
         let before = watch.usage();
         step(strategy, &mut watch, event, &mut tape);
         let after = watch.usage();
+        let has_called = after != before;
         let moves = |kind: &CallKind| kind.moves_memory() && after.calls[*kind as usize] > before.calls[*kind as usize];
-        if CallKind::ALL.iter().any(moves) {
+        if has_called && CallKind::ALL.iter().any(moves) {
             memory.last_driver_event = Some(index);
         }
         if let Err(text) = shadow.removed(&watch.backing.take_removed()) {
@@ -146,7 +147,7 @@ pub fn audit<M: Machine>(trace: &Trace, strategy: &mut dyn Strategy, machine: M,
                 tape.note(Outcome::Invalid, index, text);
             }
         }
-        if after != before || matches!(event, Event::Done { .. }) {
+        if has_called || matches!(event, Event::Done { .. }) {
             shadow.settle(&mut watch);
         }
         memory.note(index, &shadow, &mut watch, after.now_ns, bucket, &mut timeline);

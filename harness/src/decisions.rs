@@ -89,7 +89,7 @@ fn logged(trace: &Trace, build: Build<'_>, machine: impl Machine, interrupt: &In
         }
     }
     run.finding = tape.finding;
-    run.steps = log.steps().to_vec();
+    run.steps = log.into_steps();
     Ok(run)
 }
 

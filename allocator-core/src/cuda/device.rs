@@ -110,8 +110,7 @@ impl CudaDevice {
     /// Writes the pattern of `block` (below 2²⁴) over a live block's memory, in the order of `stream`.
     pub fn fill(&mut self, stream: StreamId, ptr: u64, size: u64, block: u64) -> Result<(), DeviceError> {
         let stream = self.driver_stream(stream)?;
-        let words = (size / 8).div_ceil(u64::from(THREADS)).clamp(1, BLOCKS) as u32;
-        driver::launch(self.card.fill, words, THREADS, stream, &mut [ptr, size, block]).map_err(work_failed)
+        driver::launch(self.card.fill, blocks(size), THREADS, stream, &mut [ptr, size, block]).map_err(work_failed)
     }
 
     /// Compares the memory with the pattern of `block`, in the order of `stream`. The result comes from
@@ -137,8 +136,7 @@ impl CudaDevice {
         let result = results + (self.checks.len() * RESULT * 8) as u64;
         self.checks.push(tag);
         let stream = self.driver_stream(stream)?;
-        let words = (size / 8).div_ceil(u64::from(THREADS)).clamp(1, BLOCKS) as u32;
-        driver::launch(self.card.check, words, THREADS, stream, &mut [ptr, size, block, result])
+        driver::launch(self.card.check, blocks(size), THREADS, stream, &mut [ptr, size, block, result])
             .map_err(work_failed)?;
         Ok(early)
     }
@@ -465,6 +463,11 @@ impl Device for CudaDevice {
         let (free, _) = self.timed(CallKind::MemoryInfo, 1, |_| driver::memory_info())?;
         Ok(MemoryInfo { free: free as u64, total: self.total })
     }
+}
+
+/// Blocks of a launch over `size` bytes: a word for each thread, and more only where the card is full.
+fn blocks(size: u64) -> u32 {
+    (size / 8).div_ceil(u64::from(THREADS)).clamp(1, BLOCKS) as u32
 }
 
 fn is_multiple(size: u64, granularity: u64) -> bool {
