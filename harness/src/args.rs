@@ -125,6 +125,7 @@ Examples:
   harness run                                seven recordings on all strategies
   harness run -s '^caching$' -w llama -p max_split_size_mb=128
   harness run -p conf=expandable_segments:True,max_split_size_mb:128
+  harness run -s buddy -p unit=2MiB,512      a parameter with several values
   harness run --trace snapshot.pickle        your own job, seen by PyTorch
   harness run --capacity 24GiB --csv -       rows for other programs
   harness run --pass time --repeats 20 -o runs/quiet-machine
@@ -150,7 +151,8 @@ pub struct RunArgs {
     /// Where to run: sim, sim:PROFILE.toml (with the call costs of a profile), cuda, or cuda:N (repeatable) [default: sim]
     #[arg(short = 'd', long = "device", value_name = "DEVICE", value_parser = DeviceName::parse, help_heading = "How to run")]
     pub devices: Vec<DeviceName>,
-    /// Set a parameter of the strategies that have it; see `harness list` (repeatable)
+    /// Set a parameter of the strategies that have it; several values, with commas between, run one after another; see
+    /// `harness list` (repeatable)
     #[arg(short = 'p', long = "param", value_name = "KEY=VALUE", value_parser = setting, help_heading = "How to run")]
     pub params: Vec<Setting>,
     /// What to find out [default: all; audit if the rows only go to --csv]

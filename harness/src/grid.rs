@@ -3,7 +3,7 @@
 use crate::exit::Error;
 use crate::filter::Filter;
 use crate::metric::{Cell, Figure, Metric};
-use crate::registry::{Params, STRATEGIES};
+use crate::registry::{Params, STRATEGIES, written};
 use crate::results::{Results, Run};
 use crate::size::bytes;
 use serde_json::Value;
@@ -196,18 +196,10 @@ pub(crate) fn columns(runs: &[Run]) -> (Vec<Label>, Vec<usize>) {
         let differ = params.iter().filter(|(key, value)| defaults.get(*key) != Some(*value));
         Label {
             strategy: plain(name).into_owned(),
-            params: differ.map(|(key, value)| format!("{key}={}", parameter(value))).collect(),
+            params: differ.map(|(key, value)| format!("{key}={}", plain(&written(key, value)))).collect(),
         }
     });
     (labels.collect(), places)
-}
-
-fn parameter(value: &Value) -> String {
-    match value {
-        Value::Null => "none".to_string(),
-        Value::String(text) => plain(text).into_owned(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::integrity::{Integrity, integrity};
 use crate::interrupt::Interrupt;
 use crate::load::Workload;
 use crate::peak::{Piece, peak};
-use crate::registry::{Configured, MemoryLimit};
+use crate::registry::{Configured, MemoryLimit, written};
 use crate::replay::{Finding, Outcome, Replay};
 use crate::run::{LimitChoice, Options, Pass};
 use crate::size::bytes;
@@ -96,7 +96,7 @@ impl<'a> Job<'a> {
     /// `workload on strategy`, and the device if it is a card.
     pub fn title(&self) -> String {
         let device = self.target.card().map_or(String::new(), |_| format!(", {}", self.target.name()));
-        format!("{} on {}{device}", self.workload.name, self.strategy.entry.name)
+        format!("{} on {}{device}", self.workload.name, self.strategy.title())
     }
 
     fn machine(&self, is_watched: bool) -> Result<Box<dyn Machine>, Finding> {
@@ -148,11 +148,8 @@ impl<'a> Job<'a> {
                 self.workload.name
             )));
         }
-        let defaults = self.strategy.entry.defaults();
-        let changed = self.strategy.params.iter().filter(|&(key, value)| defaults.get(key) != Some(value));
-        let changed: Vec<String> = changed
-            .map(|(key, value)| format!("-p {key}={}", value.as_str().map_or(value.to_string(), str::to_string)))
-            .collect();
+        let changed = self.strategy.changed();
+        let changed: Vec<String> = changed.map(|(key, value)| format!("-p {key}={}", written(key, value))).collect();
         Err(Error::Usage(format!(
             "{}: {name}: {why}\n  `harness list` shows every parameter with its default, \
              strategies/{name}/README.md what each takes",

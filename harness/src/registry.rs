@@ -79,6 +79,22 @@ impl Entry {
 }
 
 impl Configured {
+    /// The strategy's name, and what of its parameters is not the default.
+    pub fn title(&self) -> String {
+        let mut title = self.entry.name.to_string();
+        for (key, value) in self.changed() {
+            title.push_str(&format!(" {key}={}", written(key, value)));
+        }
+        title
+    }
+
+    /// The parameters that are not the defaults.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let defaults = self.entry.defaults();
+        let changed = self.params.iter().filter(move |&(key, value)| defaults.get(key) != Some(value));
+        changed.map(|(key, value)| (key.as_str(), value))
+    }
+
     /// The parameters in the form that results hold.
     pub(crate) fn params_json(&self) -> String {
         Value::Object(self.params.clone()).to_string()
@@ -97,22 +113,60 @@ impl Configured {
     }
 }
 
-/// The strategies of `entries` with `settings` applied: each setting to those that know it.
+/// The strategies of `entries` with `settings` applied: each setting to those that know it. A setting of several values
+/// makes a strategy of each, two such settings one of each pair.
 pub fn configure(entries: &[&'static Entry], settings: &[Setting]) -> Result<Vec<Configured>, Error> {
     let mut configured: Vec<Configured> =
         entries.iter().map(|entry| Configured { entry, params: entry.defaults() }).collect();
     for Setting { key, value } in settings {
-        let mut known = false;
-        for one in configured.iter_mut().filter(|one| one.params.contains_key(key)) {
-            known = true;
-            one.params = (one.entry.set)(&one.params, key, value)
-                .map_err(|why| Error::Usage(format!("-p {key}={value}: {}: {why}", one.entry.name)))?;
-        }
-        if !known {
+        if !configured.iter().any(|one| one.params.contains_key(key)) {
             return Err(Error::Usage(unknown_parameter(key, &configured)));
         }
+        let mut changed: Vec<Configured> = Vec::new();
+        for one in configured {
+            let sets = match one.params.contains_key(key) {
+                true => with_values(&one, key, value)?,
+                false => vec![one.params.clone()],
+            };
+            changed.extend(sets.into_iter().map(|params| Configured { entry: one.entry, params }));
+        }
+        configured = changed;
     }
-    Ok(configured)
+    // A setting may be given twice, and values may be written in two ways.
+    let mut distinct: Vec<Configured> = Vec::new();
+    for one in configured {
+        if !distinct.iter().any(|other| other.entry.name == one.entry.name && other.params == one.params) {
+            distinct.push(one);
+        }
+    }
+    Ok(distinct)
+}
+
+/// The parameters of `one` with `text` as the value of one of them or, where that is no value but has commas, with each
+/// part of it.
+fn with_values(one: &Configured, key: &str, text: &str) -> Result<Vec<Params>, Error> {
+    let set = |text: &str| {
+        (one.entry.set)(&one.params, key, text)
+            .map_err(|why| Error::Usage(format!("-p {key}={text}: {}: {why}", one.entry.name)))
+    };
+    match set(text) {
+        Err(_) if text.contains(',') => text.split(',').map(set).collect(),
+        whole => whole.map(|params| vec![params]),
+    }
+}
+
+/// A parameter's value as it may be given with `-p`. Numbers that are sizes are written as such.
+pub fn written(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if !counts_mib(key) => number.as_u64().map_or_else(|| number.to_string(), size::exact),
+        other => other.to_string(),
+    }
+}
+
+fn counts_mib(key: &str) -> bool {
+    key.ends_with("_mb")
 }
 
 fn unknown_parameter(key: &str, configured: &[Configured]) -> String {
@@ -151,7 +205,7 @@ fn to_map(params: &impl serde::Serialize) -> Params {
 
 /// `params` with one of them changed. The field's own type decides what a text means.
 fn set<S: Configure>(params: &Params, key: &str, text: &str) -> Result<Params, String> {
-    let counts_mib = key.ends_with("_mb");
+    let counts_mib = counts_mib(key);
     for value in readings(&params[key], text, counts_mib) {
         let mut trial = params.clone();
         trial.insert(key.to_string(), value);
@@ -246,10 +300,7 @@ mod tests {
         for entry in STRATEGIES {
             let defaults = entry.defaults();
             for (key, value) in &defaults {
-                let text = match value {
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                };
+                let text = written(key, value);
                 let again =
                     (entry.set)(&defaults, key, &text).unwrap_or_else(|why| panic!("{} {key}: {why}", entry.name));
                 assert_eq!(again, defaults, "{} {key}={text}", entry.name);
@@ -370,6 +421,28 @@ mod tests {
             assert_eq!(error.code(), crate::exit::USAGE);
             assert!(error.to_string().starts_with(&format!("-p {key}={value}: typed: ")), "{error}");
             assert!(error.to_string().contains(way_out), "{error}");
+        }
+    }
+
+    #[test]
+    fn several_values_make_a_strategy_of_each() {
+        let titles = |settings: &[(&str, &str)]| -> Vec<String> {
+            let setting = |&(key, value): &(&str, &str)| Setting { key: key.to_string(), value: value.to_string() };
+            let settings: Vec<Setting> = settings.iter().map(setting).collect();
+            configure(&[&TYPED], &settings).unwrap().iter().map(Configured::title).collect()
+        };
+        assert_eq!(titles(&[("bytes", "2MiB,512,1536KiB")]), ["typed bytes=2MiB", "typed", "typed bytes=1536KiB"]);
+        assert_eq!(
+            titles(&[("on", "false,true"), ("maybe", "none,2048")]),
+            ["typed", "typed maybe=2KiB", "typed on=true", "typed maybe=2KiB on=true"]
+        );
+        assert_eq!(titles(&[("bytes", "1KiB,1024")]), ["typed bytes=1KiB"], "one value, written in two ways");
+        assert_eq!(titles(&[("span_mb", "2048")]), ["typed span_mb=2048"], "a number of MiB");
+        // A text or a list is one value.
+        assert_eq!(titles(&[("words", "a,b"), ("list", "[1,2]")]), ["typed list=[1,2] words=a,b"]);
+        for (key, value, part) in [("bytes", "512,x", "x"), ("on", "true,", "")] {
+            let error = given(&[(key, value)]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("-p {key}={part}: typed: ")), "{error}");
         }
     }
 

@@ -14,6 +14,16 @@ pub fn bytes(n: u64) -> String {
     scaled(n, 1024.0, &UNITS)
 }
 
+/// `1536KiB`: in the largest unit in which it is a whole number, as [`parse`] reads it.
+pub fn exact(n: u64) -> String {
+    match n.trailing_zeros() {
+        30.. if n > 0 => format!("{}GiB", n >> 30),
+        20..30 => format!("{}MiB", n >> 20),
+        10..20 => format!("{}KiB", n >> 10),
+        _ => n.to_string(),
+    }
+}
+
 /// `1.50 ms`.
 pub(crate) fn nanoseconds(n: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
@@ -63,6 +73,16 @@ pub fn counted(n: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exact_sizes_read_back() {
+        for (n, text) in [(0, "0"), (1023, "1023"), (1536 << 10, "1536KiB"), (64 << 20, "64MiB"), (5 << 40, "5120GiB")] {
+            assert_eq!(exact(n), text);
+        }
+        for n in [u64::MAX, 1 << 63, 1025 << 10, (1 << 20) - 512] {
+            assert_eq!(parse(&exact(n)), Ok(n));
+        }
+    }
 
     #[test]
     fn sizes_are_binary_and_overflow_is_refused() {

@@ -121,7 +121,7 @@ fn grouped_table(
     }
     let rows = jobs.iter().zip(rows).map(|(job, row)| {
         let mut cells = row.unwrap_or_default();
-        cells.insert(0, job.strategy.entry.name.to_string());
+        cells.insert(0, plain(&job.strategy.title()).into_owned());
         cells.resize(header.len(), String::new());
         cells
     });

@@ -4,7 +4,7 @@ use crate::args::ListArgs;
 use harness::exit::Error;
 use harness::load;
 use harness::output::{Output, width};
-use harness::registry::STRATEGIES;
+use harness::registry::{STRATEGIES, written};
 use harness::run::DEFAULT_CAPACITY;
 use harness::size::bytes;
 use harness::wrap::wrapped;
@@ -36,11 +36,8 @@ pub fn list(args: &ListArgs, out: &mut Output) -> Result<(), Error> {
     for entry in STRATEGIES {
         line(out, entry.name, entry.about)?;
         for (key, value) in entry.defaults() {
-            let value = match value {
-                Value::Null => "none".to_string(),
-                Value::String(text) => format!("'{text}'"),
-                other => other.to_string(),
-            };
+            let value = written(&key, &value);
+            let value = if value.is_empty() { "''" } else { &value };
             out.line(format_args!("      -p {key}={value}"))?;
         }
     }
