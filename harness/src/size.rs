@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn exact_sizes_read_back() {
-        for (n, text) in [(0, "0"), (1023, "1023"), (1536 << 10, "1536KiB"), (64 << 20, "64MiB"), (5 << 40, "5120GiB")] {
+        for (n, text) in [(0, "0"), (1023, "1023"), (1536 << 10, "1536KiB"), (64 << 20, "64MiB"), (5 << 40, "5120GiB")]
+        {
             assert_eq!(exact(n), text);
         }
         for n in [u64::MAX, 1 << 63, 1025 << 10, (1 << 20) - 512] {
