@@ -54,10 +54,10 @@ impl StreamUses {
         Ok(true)
     }
 
-    /// Whether any block waits.
+    /// Whether any block waits, or has not been taken since.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        !self.queues.is_empty()
+        !(self.queues.is_empty() && self.done.is_empty())
     }
 
     /// Looks whether fences have passed, by turns over the streams, and stops when `most` of them have not. What is done
@@ -85,6 +85,11 @@ impl StreamUses {
             }
         }
         Ok(())
+    }
+
+    /// The block that [`StreamUses::take_done`] would give.
+    pub fn next_done(&self) -> Option<u32> {
+        self.done.last().copied()
     }
 
     /// The next block that need not wait any more. The caller tells [`Device::retired`].

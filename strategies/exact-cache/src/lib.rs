@@ -7,7 +7,8 @@
 //! allocate 2 KiB ── rounded to 4 KiB ── list empty ── malloc ──▶ [ b  ]        never a part of a larger one
 //! ```
 //!
-//! `rounding` has the sizes, `heads` the lists, `strategy` the rest.
+//! MXNet's pool knows no streams: [`StreamSafe`] gives each one of its own. `rounding` has the sizes, `heads` the lists,
+//! `strategy` the rest.
 
 mod heads;
 mod params;
@@ -15,4 +16,9 @@ mod rounding;
 mod strategy;
 
 pub use params::{Params, Rounding};
-pub use strategy::ExactCache;
+pub use strategy::Lists;
+
+use allocator_core::adapt::StreamSafe;
+
+/// The strategy.
+pub type ExactCache = StreamSafe<Lists>;
