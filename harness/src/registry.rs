@@ -4,10 +4,11 @@
 //! Tests below check that every folder under `strategies/` is listed.
 
 use crate::exit::Error;
+use crate::job::DEFAULT_CAPACITY;
 use crate::replay::Replay;
 use crate::size;
 use allocator_core::adapt::Limit;
-use allocator_core::{ConfigError, Configure, Control, ControlError, Device, Strategy};
+use allocator_core::{ConfigError, Configure, Control, ControlError, Device, SimDevice, Strategy};
 use serde_json::Value;
 
 /// All parameters of a strategy by name, defaults included. The map is sorted, so its JSON is canonical.
@@ -142,16 +143,26 @@ pub fn configure(entries: &[&'static Entry], settings: &[Setting]) -> Result<Vec
     Ok(distinct)
 }
 
-/// The parameters of `one` with `text` as the value of one of them or, where that is no value but has commas, with each
-/// part of it.
+/// The parameters of `one` with `text` as the value of one of them or, where that makes no sense but has commas, with
+/// each part of it.
 fn with_values(one: &Configured, key: &str, text: &str) -> Result<Vec<Params>, Error> {
     let set = |text: &str| {
         (one.entry.set)(&one.params, key, text)
             .map_err(|why| Error::Usage(format!("-p {key}={text}: {}: {why}", one.entry.name)))
     };
-    match set(text) {
-        Err(_) if text.contains(',') => text.split(',').map(set).collect(),
-        whole => whole.map(|params| vec![params]),
+    let whole = set(text);
+    let is_one = match &whole {
+        _ if !text.contains(',') => true,
+        Ok(params) => {
+            // A type that takes any text leaves it to the strategy whether it means something.
+            let mut dev = SimDevice::new(DEFAULT_CAPACITY).with_stream_ordered();
+            (one.entry.build)(params.clone(), &mut dev, MemoryLimit::Never).is_ok()
+        }
+        Err(_) => false,
+    };
+    match is_one {
+        true => whole.map(|params| vec![params]),
+        false => text.split(',').map(set).collect(),
     }
 }
 
@@ -264,7 +275,7 @@ fn build<S: Configure + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allocator_core::{AllocError, Block, DeviceInfo, FreeError, Request, SimDevice, Span, Strategy, StreamId};
+    use allocator_core::{AllocError, Block, DeviceInfo, FreeError, Request, Span, StreamId};
     use serde::{Deserialize, Serialize};
     use std::path::Path;
 
@@ -438,6 +449,15 @@ mod tests {
         );
         assert_eq!(titles(&[("bytes", "1KiB,1024")]), ["typed bytes=1KiB"], "one value, written in two ways");
         assert_eq!(titles(&[("span_mb", "2048")]), ["typed span_mb=2048"], "a number of MiB");
+        let caching = STRATEGIES.iter().find(|entry| entry.name == "caching").unwrap();
+        for (conf, values) in [
+            ("expandable_segments:True,max_split_size_mb:128", 1),
+            (",max_split_size_mb:128", 2),
+            ("max_split_size_mb:64,max_split_size_mb:128,,", 3),
+        ] {
+            let setting = Setting { key: "conf".to_string(), value: conf.to_string() };
+            assert_eq!(configure(&[caching], &[setting]).unwrap().len(), values, "{conf}");
+        }
         // A text or a list is one value.
         assert_eq!(titles(&[("words", "a,b"), ("list", "[1,2]")]), ["typed list=[1,2] words=a,b"]);
         for (key, value, part) in [("bytes", "512,x", "x"), ("on", "true,", "")] {
