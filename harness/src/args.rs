@@ -188,7 +188,8 @@ Examples:
   harness run --csv - | harness compare - --metric calls
 
 Strategies are named with those of their parameters that are not the defaults, as -p takes them; the filters match these names. \
-The best of each row is bold or has a '*'. '-' is a run or figure that is missing, and a run that failed shows its outcome.
+Whichever are more go down, workloads or strategies; CSV has a line for each workload. The best of each workload is bold or has \
+a '*'. '-' is a run or figure that is missing, and a run that failed shows its outcome.
 
 Exact rows of the same run have to agree. Of times measured in two folders one has to be chosen, by naming one folder. \
 Ratios of overheads are those of reserved memory.";

@@ -1,4 +1,5 @@
-//! A table of one metric: workloads down, strategies across, the best of each row marked.
+//! A table of one metric: workloads down and strategies across, or the other way round if there are more strategies, with
+//! the best of each workload marked.
 
 use crate::forms::{Item, Page, Style, Table};
 use crate::grid::{Grid, Label};
@@ -13,17 +14,41 @@ pub fn page(grid: &Grid, baseline: Option<usize>) -> Page {
 }
 
 fn table(grid: &Grid, baseline: Option<usize>) -> Table {
-    let columns =
-        grid.strategies.iter().map(|label| std::iter::once(&label.strategy).chain(&label.params).cloned().collect());
-    let rows = grid.workloads.iter().enumerate().map(|(row, workload)| {
-        let cells = &grid.cells[row];
-        // One figure alone is the best of nothing.
-        let best = if grid.figures(row).count() > 1 { grid.best(row) } else { None };
-        let reference = baseline.and_then(|column| cells[column].figure());
-        let items = cells.iter().map(|cell| item(grid, cell, best, reference));
-        std::iter::once(Item::plain(workload)).chain(items).collect()
+    let mut cells: Vec<Vec<Item>> = (0..grid.workloads.len()).map(|row| items(grid, row, baseline)).collect();
+    let one_line = |name: &String| vec![name.clone()];
+    let workloads: Vec<Vec<String>> = grid.workloads.iter().map(one_line).collect();
+    let label = |label: &Label| std::iter::once(&label.strategy).chain(&label.params).cloned().collect();
+    let strategies: Vec<Vec<String>> = grid.strategies.iter().map(label).collect();
+    let (corner, down, across) = match strategies.len() > workloads.len() {
+        true => {
+            cells = transposed(cells, strategies.len());
+            ("strategy", strategies, workloads)
+        }
+        false => ("workload", workloads, strategies),
+    };
+    let rows = down.iter().zip(cells).map(|(name, cells)| {
+        let name = Item::plain(&name.join(" "));
+        std::iter::once(name).chain(cells).collect()
     });
-    Table { head: std::iter::once(vec!["workload".to_string()]).chain(columns).collect(), rows: rows.collect() }
+    Table { rows: rows.collect(), head: std::iter::once(vec![corner.to_string()]).chain(across).collect() }
+}
+
+fn items(grid: &Grid, row: usize, baseline: Option<usize>) -> Vec<Item> {
+    let cells = &grid.cells[row];
+    // One figure alone is the best of nothing.
+    let best = if grid.figures(row).count() > 1 { grid.best(row) } else { None };
+    let reference = baseline.and_then(|column| cells[column].figure());
+    cells.iter().map(|cell| item(grid, cell, best, reference)).collect()
+}
+
+fn transposed(rows: Vec<Vec<Item>>, columns: usize) -> Vec<Vec<Item>> {
+    let mut transposed: Vec<Vec<Item>> = (0..columns).map(|_| Vec::with_capacity(rows.len())).collect();
+    for row in rows {
+        for (column, item) in transposed.iter_mut().zip(row) {
+            column.push(item);
+        }
+    }
+    transposed
 }
 
 fn item(grid: &Grid, cell: &Cell, best: Option<&Figure>, reference: Option<&Figure>) -> Item {
