@@ -23,7 +23,7 @@ pub struct Params {
     pub page: u64,
     /// With `power`: sizes above it are multiples of it, sizes below it powers of two. A power of two.
     pub cutoff: u64,
-    /// When new memory would leave less than this share of the device free, the whole cache is given back first.
+    /// When new memory would leave less than this share of the device free, the stream gives its cache back first.
     pub reserve_percent: u64,
 }
 
