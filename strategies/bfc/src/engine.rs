@@ -26,8 +26,6 @@ pub struct Bfc {
     waiting: Waiting,
     /// Size of the next region.
     region: u64,
-    /// Whether a region was made smaller because the device had no room. That is tried once.
-    has_shrunk: bool,
     pub(crate) reserved: u64,
     pub(crate) in_use: u64,
     pub(crate) peak_in_use: u64,
@@ -56,7 +54,6 @@ impl Bfc {
             chunks: Chunks::new(),
             waiting: Waiting::default(),
             region: rules.region,
-            has_shrunk: false,
             reserved: 0,
             in_use: 0,
             peak_in_use: 0,
@@ -190,20 +187,24 @@ impl Bfc {
         }
         let mut bytes = self.region.min(available);
         let mut is_new = self.add_region(dev, bytes)?;
-        if !is_new && !self.has_shrunk {
-            self.has_shrunk = true;
-            while !is_new {
-                bytes = (bytes - bytes / 10) / self.rules.unit * self.rules.unit;
-                if bytes < size {
-                    break;
-                }
-                is_new = self.add_region(dev, bytes)?;
+        while !is_new {
+            bytes = self.smaller(bytes);
+            if bytes < size {
+                break;
             }
+            is_new = self.add_region(dev, bytes)?;
         }
         if is_new && !has_doubled {
             self.region = self.region.saturating_mul(2);
         }
         Ok(is_new)
+    }
+
+    /// What to ask for after the device refused a region of `bytes`. The source's arithmetic, which stays at 9 units and
+    /// below; here it goes on by one.
+    fn smaller(&self, bytes: u64) -> u64 {
+        let unit = self.rules.unit;
+        ((bytes as f32 * 0.9) as u64).next_multiple_of(unit).min(bytes - unit)
     }
 
     /// Takes a region of `bytes` from the device, if it has room.

@@ -141,15 +141,23 @@ fn unused_regions_go_back_where_they_make_room() {
     }
 }
 
-#[test]
-fn a_region_that_the_device_refuses_shrinks_by_tenths_once() {
+/// Sizes that the device is asked for in a run of requests, when it refuses the calls of those numbers.
+fn asked(initial_region: u64, refused: &[u64], requests: &[u64]) -> Vec<u64> {
     let dev = FaultDevice::new(SimDevice::new(64 * MIB));
-    let dev = (1..=2).chain([4]).fold(dev, |dev, nth| dev.fail_nth(CallKind::Malloc, nth, DeviceError::OutOfMemory));
-    let mut rig = Rig::on(dev, Params { initial_region: 10 * MIB, ..Params::default() });
-    rig.allocate(MIB, A);
-    assert_eq!(rig.mallocs(), [10 * MIB, 9 * MIB, 81 * MIB / 10 / 512 * 512]);
-    rig.allocate(9 * MIB, A);
-    assert_eq!(rig.mallocs()[3..], [20 * MIB, 9 * MIB], "the second time it goes straight to what is needed");
+    let refuse = |dev: FaultDevice<_>, &nth: &u64| dev.fail_nth(CallKind::Malloc, nth, DeviceError::OutOfMemory);
+    let mut rig = Rig::on(refused.iter().fold(dev, refuse), Params { initial_region, ..Params::default() });
+    for &size in requests {
+        rig.allocate(size, A);
+    }
+    rig.mallocs()
+}
+
+#[test]
+fn a_region_that_the_device_refuses_shrinks_by_tenths() {
+    let sizes = asked(10 * MIB, &[1, 2, 4], &[MIB, 9 * MIB]);
+    let third = (81 * MIB / 10).next_multiple_of(512);
+    assert_eq!(sizes, [10 * MIB, 9 * MIB, third, 20 * MIB, 18 * MIB]);
+    assert_eq!(asked(5 * 512, &[1, 2, 3, 4], &[1]), [5, 4, 3, 2, 1].map(|units| units * 512), "small ones, by units");
 }
 
 #[test]
