@@ -14,8 +14,12 @@ use crate::device::{Device, Fence};
 use crate::error::DeviceError;
 use crate::request::StreamId;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// The further streams of live blocks, and the fences of freed ones. Blocks go by the strategy's own slots.
+///
+/// Blocks that no other stream uses are not in it, so a strategy that marks those that are pays nothing for the rest. For
+/// the others each step is logarithmic in their number and in that of the streams waited for.
 #[derive(Clone, Debug, Default)]
 pub struct StreamUses {
     /// Streams other than its own that use a live block.
@@ -23,20 +27,29 @@ pub struct StreamUses {
     /// How many fences a freed block waits for.
     waiting: BTreeMap<u32, usize>,
     /// Fences and their blocks, by stream, oldest first: a stream passes its fences in order. None is empty.
-    queues: Vec<(StreamId, VecDeque<(Fence, u32)>)>,
-    /// The queue to look at next.
-    turn: usize,
-    /// Blocks that need not wait any more.
-    done: Vec<u32>,
+    queues: BTreeMap<StreamId, VecDeque<(Fence, u32)>>,
+    /// The stream that was looked at last.
+    last: StreamId,
+    /// Blocks that need not wait any more, in the order in which that was seen.
+    done: VecDeque<u32>,
 }
 
 impl StreamUses {
+    /// So many streams are enough to look at in one request: a look is a call of the driver, and there may be thousands
+    /// of tickets.
+    pub const FEW: usize = 4;
+
     /// A further stream, or a ticket, uses a live block. It must not be the block's own stream.
     pub fn record(&mut self, slot: u32, stream: StreamId) {
         let users = self.users.entry(slot).or_default();
         if !users.contains(&stream) {
             users.push(stream);
         }
+    }
+
+    /// The live block's further streams do not matter any more: the device has waited for all of them.
+    pub fn forget(&mut self, slot: u32) {
+        self.users.remove(&slot);
     }
 
     /// A block is freed. `true`: other streams use it, and it waits from now on. After an error nothing has changed.
@@ -46,10 +59,7 @@ impl StreamUses {
         self.users.remove(&slot);
         self.waiting.insert(slot, fences.len());
         for fence in fences {
-            match self.queues.iter_mut().find(|(stream, _)| *stream == fence.stream) {
-                Some((_, queue)) => queue.push_back((fence, slot)),
-                None => self.queues.push((fence.stream, VecDeque::from([(fence, slot)]))),
-            }
+            self.queues.entry(fence.stream).or_default().push_back((fence, slot));
         }
         Ok(true)
     }
@@ -60,12 +70,14 @@ impl StreamUses {
         !(self.queues.is_empty() && self.done.is_empty())
     }
 
-    /// Looks whether fences have passed, by turns over the streams, and stops when `most` of them have not. What is done
+    /// Looks at the fences of up to `streams` streams, those that have not been looked at for longest first. What is done
     /// is there for [`StreamUses::take_done`], also after an error.
-    pub fn poll(&mut self, dev: &mut dyn Device, most: usize) -> Result<(), DeviceError> {
-        for _ in 0..most.min(self.queues.len()) {
-            self.turn = if self.turn < self.queues.len() { self.turn } else { 0 };
-            let Some((_, queue)) = self.queues.get_mut(self.turn) else { break };
+    pub fn poll(&mut self, dev: &mut dyn Device, streams: usize) -> Result<(), DeviceError> {
+        for _ in 0..streams.min(self.queues.len()) {
+            let next = self.queues.range((Excluded(self.last), Unbounded)).next();
+            let Some((&stream, _)) = next.or_else(|| self.queues.first_key_value()) else { break };
+            self.last = stream;
+            let Some(queue) = self.queues.get_mut(&stream) else { break };
             while let Some(&(fence, slot)) = queue.front()
                 && dev.poll(fence)?
             {
@@ -74,14 +86,12 @@ impl StreamUses {
                     *left -= 1;
                     if *left == 0 {
                         self.waiting.remove(&slot);
-                        self.done.push(slot);
+                        self.done.push_back(slot);
                     }
                 }
             }
             if queue.is_empty() {
-                self.queues.swap_remove(self.turn);
-            } else {
-                self.turn += 1;
+                self.queues.remove(&stream);
             }
         }
         Ok(())
@@ -89,12 +99,12 @@ impl StreamUses {
 
     /// The block that [`StreamUses::take_done`] would give.
     pub fn next_done(&self) -> Option<u32> {
-        self.done.last().copied()
+        self.done.front().copied()
     }
 
     /// The next block that need not wait any more. The caller tells [`Device::retired`].
     pub fn take_done(&mut self) -> Option<u32> {
-        self.done.pop()
+        self.done.pop_front()
     }
 }
 
@@ -126,6 +136,54 @@ mod tests {
         dev.sync(crate::device::Sync::Device).unwrap();
         uses.poll(&mut dev, usize::MAX).unwrap();
         assert_eq!((uses.take_done(), uses.take_done(), uses.is_waiting()), (Some(7), None, false));
+    }
+
+    #[test]
+    fn streams_take_turns_and_each_passes_its_fences_in_order() {
+        let (mut dev, mut uses) = start();
+        for slot in 0..10 {
+            uses.record(slot, StreamId::ticket(slot % 5));
+            uses.free(&mut dev, slot).unwrap();
+        }
+        (0..5).for_each(|ticket| dev.complete(ticket));
+        let mut order = Vec::new();
+        while uses.is_waiting() {
+            uses.poll(&mut dev, 2).unwrap();
+            order.extend(std::iter::from_fn(|| uses.take_done()));
+        }
+        assert_eq!(order, [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]);
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_wait() {
+        let (mut dev, mut uses) = start();
+        uses.record(7, StreamId(1));
+        uses.forget(7);
+        assert_eq!((uses.free(&mut dev, 7), uses.is_waiting()), (Ok(false), false));
+    }
+
+    #[test]
+    fn many_blocks_of_one_stream_cost_one_poll() {
+        let (mut dev, mut uses) = start();
+        for slot in 0..100 {
+            uses.record(slot, StreamId::ticket(0));
+            uses.free(&mut dev, slot).unwrap();
+        }
+        uses.poll(&mut dev, usize::MAX).unwrap();
+        assert_eq!((dev.usage().calls[CallKind::Poll as usize], uses.take_done()), (1, None));
+    }
+
+    #[test]
+    fn after_a_poll_that_fails_nothing_is_lost() {
+        let refusal = DeviceError::Invalid(CallKind::Poll);
+        let mut dev = FaultDevice::new(SimDevice::new(1 << 30)).fail_nth(CallKind::Poll, 2, refusal);
+        let mut uses = StreamUses::default();
+        for slot in 0..2 {
+            uses.record(slot, StreamId(1));
+            uses.free(&mut dev, slot).unwrap();
+        }
+        assert_eq!((uses.poll(&mut dev, 1), uses.take_done(), uses.is_waiting()), (Err(refusal), Some(0), true));
+        assert_eq!((uses.poll(&mut dev, 1), uses.take_done(), uses.is_waiting()), (Ok(()), Some(1), false));
     }
 
     #[test]

@@ -16,9 +16,6 @@ use crate::strategy::{Configure, Span, SpanState, Strategy};
 use crate::stream_uses::StreamUses;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
-
 /// An allocator for one stream; [`StreamSafe`] makes a strategy of it. What it is asked for is never empty, and what it
 /// gets back is live: there is nothing to check.
 pub trait SingleStream: Clone + Send {
@@ -124,8 +121,8 @@ impl<S: SingleStream> StreamSafe<S> {
     }
 
     /// Takes those blocks back that need not wait any more.
-    fn settle(&mut self, dev: &mut dyn Device, polls: usize) -> Result<(), DeviceError> {
-        let polled = self.uses.poll(dev, polls);
+    fn settle(&mut self, dev: &mut dyn Device, streams: usize) -> Result<(), DeviceError> {
+        let polled = self.uses.poll(dev, streams);
         while let Some(slot) = self.uses.next_done() {
             self.give_back(dev, slot)?;
             self.uses.take_done();
@@ -170,7 +167,7 @@ impl<S: SingleStream> Strategy for StreamSafe<S> {
             return Ok(Block::empty());
         }
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS)?;
+            self.settle(dev, StreamUses::FEW)?;
         }
         let lane = self.lane(req.stream);
         let place = match self.lanes[lane as usize].1.allocate(dev, req.size) {

@@ -15,15 +15,14 @@
 use crate::bins::Free;
 use crate::chunks::{Chunk, Chunks, State};
 use crate::params::Rules;
-use crate::waiting::Waiting;
-use allocator_core::{AllocError, Block, Device, DeviceError, Request, StreamId, Sync};
+use allocator_core::{AllocError, Block, Device, DeviceError, Request, StreamId, StreamUses, Sync};
 
 /// TensorFlow's best fit with coalescing.
 #[derive(Clone, Debug)]
 pub struct Bfc {
     pub(crate) rules: Rules,
     pub(crate) chunks: Chunks,
-    waiting: Waiting,
+    uses: StreamUses,
     /// Size of the next region.
     region: u64,
     pub(crate) reserved: u64,
@@ -52,7 +51,7 @@ impl Bfc {
         Bfc {
             rules,
             chunks: Chunks::new(),
-            waiting: Waiting::default(),
+            uses: StreamUses::default(),
             region: rules.region,
             reserved: 0,
             in_use: 0,
@@ -71,8 +70,8 @@ impl Bfc {
     #[inline]
     pub(crate) fn serve(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
         let size = req.size.checked_next_multiple_of(self.rules.unit).ok_or(AllocError::TooLarge)?;
-        if !self.waiting.is_empty() {
-            self.settle(dev)?;
+        if self.uses.is_waiting() {
+            self.settle(dev, StreamUses::FEW)?;
         }
         let lane = lane_of(req.stream);
         self.chunks.open_lane(lane);
@@ -93,15 +92,13 @@ impl Bfc {
     #[inline]
     pub(crate) fn take_back(&mut self, dev: &mut dyn Device, slot: u32) -> Result<(), DeviceError> {
         let Some(&Chunk { size, shared, .. }) = self.chunks.get(slot) else { return Ok(()) };
-        if shared {
-            self.waiting.start(dev, slot)?;
-        }
+        let waits = shared && self.uses.free(dev, slot)?;
         self.in_use -= size;
         if let Some(chunk) = self.chunks.get_mut(slot) {
             chunk.generation = chunk.generation.wrapping_add(1);
             chunk.state = State::Pending;
         }
-        if !shared {
+        if !waits {
             self.chunks.release(slot);
         }
         Ok(())
@@ -111,19 +108,20 @@ impl Bfc {
     pub(crate) fn share(&mut self, slot: u32, stream: StreamId) {
         if let Some(chunk) = self.chunks.get_mut(slot).filter(|chunk| stream_of(chunk.lane) != stream) {
             chunk.shared = true;
-            self.waiting.used_by(slot, stream);
+            self.uses.record(slot, stream);
         }
     }
 
-    /// Frees the chunks that need not wait any more.
-    fn settle(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
-        while let Some(slot) = self.waiting.next_done(dev)? {
+    /// Frees the chunks that need not wait any more. So many streams are looked at.
+    fn settle(&mut self, dev: &mut dyn Device, streams: usize) -> Result<(), DeviceError> {
+        let polled = self.uses.poll(dev, streams);
+        while let Some(slot) = self.uses.take_done() {
             if let Some(chunk) = self.chunks.get(slot) {
                 dev.retired(chunk.ptr);
             }
             self.chunks.release(slot);
         }
-        Ok(())
+        polled
     }
 
     #[cold]
@@ -234,7 +232,7 @@ impl Bfc {
     /// The host waits for the device. Nothing uses free memory any more, and what waited is free.
     fn wait(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
         dev.sync(Sync::Device)?;
-        self.settle(dev)?;
+        self.settle(dev, usize::MAX)?;
         self.chunks.make_all_common();
         Ok(())
     }
@@ -266,7 +264,7 @@ impl Bfc {
     pub(crate) fn shrink(&mut self, dev: &mut dyn Device, keep: u64) -> Result<u64, DeviceError> {
         let before = self.reserved;
         self.release_unused(dev, keep)?;
-        if self.reserved > keep && !self.waiting.is_empty() {
+        if self.reserved > keep && self.uses.is_waiting() {
             self.wait(dev)?;
             self.release_unused(dev, keep)?;
         }

@@ -16,7 +16,6 @@ mod bins;
 mod chunks;
 mod engine;
 mod params;
-mod waiting;
 
 pub use engine::Bfc;
 pub use params::Params;

@@ -8,8 +8,6 @@ use allocator_core::{
     Request, Span, SpanState, Strategy, StreamId, StreamUses, Sync,
 };
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
 /// The strategy.
 #[derive(Clone, Debug)]
 pub struct Buckets {
@@ -219,7 +217,7 @@ impl Strategy for Buckets {
             return Ok(Block::empty());
         }
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS)?;
+            self.settle(dev, StreamUses::FEW)?;
         }
         let size = self.classes.round(req.size).ok_or(AllocError::TooLarge)?;
         let class = self.classes.number(size);

@@ -16,18 +16,16 @@ mod bits;
 mod blocks;
 mod heap;
 mod params;
-mod waiting;
 
 pub use params::{Merge, Params};
 
 use allocator_core::{
     AllocError, Block, ConfigError, Configure, Device, DeviceError, DeviceInfo, FreeError, FreeFailure, PoolId,
-    Request, Span, SpanState, Strategy, StreamId, Sync,
+    Request, Span, SpanState, Strategy, StreamId, StreamUses, Sync,
 };
 use arena::Arena;
 use blocks::{Blocks, Entry, Home, State};
 use heap::Heap;
-use waiting::Waiting;
 
 /// The strategy.
 #[derive(Clone, Debug)]
@@ -40,7 +38,7 @@ pub struct Buddy {
     /// By stream.
     heaps: Vec<Heap>,
     blocks: Blocks,
-    waiting: Waiting,
+    uses: StreamUses,
     reserved: u64,
 }
 
@@ -141,15 +139,15 @@ impl Buddy {
         }
     }
 
-    /// Blocks that need not wait for other streams any more become free.
-    fn settle(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
-        let mut queue = 0;
-        while let Some(slot) = self.waiting.next_done(dev, &mut queue)? {
+    /// Blocks that need not wait for other streams any more become free. So many streams are looked at.
+    fn settle(&mut self, dev: &mut dyn Device, streams: usize) -> Result<(), DeviceError> {
+        let polled = self.uses.poll(dev, streams);
+        while let Some(slot) = self.uses.take_done() {
             let Some(Entry { ptr, stream, home: Home::Arena(place), .. }) = self.blocks.vacate(slot) else { continue };
             dev.retired(ptr);
             self.heaps[stream.index()].give(place, self.is_eager);
         }
-        Ok(())
+        polled
     }
 }
 
@@ -162,8 +160,8 @@ impl Strategy for Buddy {
         if req.size == 0 {
             return Ok(Block::empty());
         }
-        if !self.waiting.is_empty() {
-            self.settle(dev)?;
+        if self.uses.is_waiting() {
+            self.settle(dev, StreamUses::FEW)?;
         }
         let stream = req.stream;
         let home = match self.take(stream, self.order_of(req.size)) {
@@ -185,7 +183,7 @@ impl Strategy for Buddy {
         };
         match home {
             Home::Arena(_) if is_shared => {
-                if let Err(error) = self.waiting.fence(dev, slot) {
+                if let Err(error) = self.uses.free(dev, slot) {
                     return Err(FreeError { block, reason: error.into() });
                 }
                 self.blocks.set_waiting(slot);
@@ -200,7 +198,7 @@ impl Strategy for Buddy {
                     return Err(FreeError { block, reason: error.into() });
                 }
                 self.reserved -= size;
-                self.waiting.forget(slot);
+                self.uses.forget(slot);
                 self.blocks.vacate(slot);
             }
         }
@@ -212,7 +210,7 @@ impl Strategy for Buddy {
             Some(entry) => {
                 if entry.stream != stream {
                     entry.is_shared = true;
-                    self.waiting.record(block.slot(), stream);
+                    self.uses.record(block.slot(), stream);
                 }
                 Ok(())
             }
@@ -224,9 +222,9 @@ impl Strategy for Buddy {
     /// Unused arenas go back, those with the highest numbers first. If blocks wait for streams, the host waits first.
     fn trim(&mut self, dev: &mut dyn Device, keep: u64) -> Result<u64, AllocError> {
         let before = self.reserved;
-        if self.reserved > keep && !self.waiting.is_empty() {
+        if self.reserved > keep && self.uses.is_waiting() {
             dev.sync(Sync::Device)?;
-            self.settle(dev)?;
+            self.settle(dev, usize::MAX)?;
         }
         for heap in &mut self.heaps {
             if self.reserved > keep {
@@ -292,7 +290,7 @@ impl Configure for Buddy {
             is_eager: params.merge == Merge::Eager,
             heaps: Vec::new(),
             blocks: Blocks::default(),
-            waiting: Waiting::default(),
+            uses: StreamUses::default(),
             reserved: 0,
         })
     }

@@ -73,9 +73,7 @@ impl Heap {
             let rest = slab.split(slot, size, granule);
             self.link(slab, rest);
         }
-        let node = &mut slab.nodes[slot as usize];
-        node.state = State::Live;
-        node.next = 0;
+        slab.nodes[slot as usize].state = State::Live;
     }
 
     /// Frees a block and merges it with free neighbours. The answer is the merged block.

@@ -17,27 +17,21 @@ mod index;
 mod memory;
 mod params;
 mod slab;
-mod waiting;
 
 pub use params::Params;
 
 use crate::memory::Memory;
 use crate::slab::State;
-use crate::waiting::{Uses, Waiting};
 use allocator_core::{
     AllocError, Block, ConfigError, Configure, Device, DeviceError, DeviceInfo, FreeError, FreeFailure, PoolId,
-    Request, Span, Strategy, StreamId, Sync,
+    Request, Span, Strategy, StreamId, StreamUses, Sync,
 };
-
-/// Streams whose fences are looked at in one request.
-const LOOKS: usize = 8;
 
 /// The strategy. A block's slot is that of its record; records are used again, last one first.
 #[derive(Clone, Debug)]
 pub struct Tlsf {
     memory: Memory,
-    uses: Uses,
-    waiting: Waiting,
+    uses: StreamUses,
 }
 
 fn failed(error: DeviceError) -> AllocError {
@@ -48,26 +42,23 @@ fn failed(error: DeviceError) -> AllocError {
 }
 
 impl Tlsf {
-    /// Frees blocks whose fences have all passed, of up to `streams` streams.
+    /// Frees blocks whose fences have all passed. So many streams are looked at.
     fn settle(&mut self, dev: &mut dyn Device, streams: usize, gives_back: bool) -> Result<(), DeviceError> {
-        let Tlsf { memory, uses, waiting } = self;
-        waiting.poll(dev, streams, |dev, slot| {
-            let node = memory.slab.nodes[slot as usize];
-            let record = uses.get(node.next);
-            if record.fences > 1 {
-                record.fences -= 1;
-                return Ok(());
+        let mut outcome = self.uses.poll(dev, streams);
+        while let Some(slot) = self.uses.take_done() {
+            dev.retired(self.memory.slab.nodes[slot as usize].ptr);
+            if let Err(error) = self.memory.put(dev, slot, gives_back) {
+                // The device would not take the segment: it stays, as an empty one too many.
+                outcome = Err(error);
+                self.memory.put(dev, slot, false)?;
             }
-            memory.put(dev, slot, gives_back)?;
-            uses.give(node.next);
-            dev.retired(node.ptr);
-            Ok(())
-        })
+        }
+        outcome
     }
 
     /// Waits for all that is queued, and frees every block that waited. No segment goes back.
     fn settle_all(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
-        if self.waiting.is_empty() {
+        if !self.uses.is_waiting() {
             return Ok(());
         }
         dev.sync(Sync::Device)?;
@@ -101,8 +92,8 @@ impl Strategy for Tlsf {
         }
         let log = self.memory.rules.granule_log;
         let size = req.size.checked_next_multiple_of(1 << log).ok_or(AllocError::TooLarge)? >> log;
-        if !self.waiting.is_empty() {
-            self.settle(dev, LOOKS, true).map_err(failed)?;
+        if self.uses.is_waiting() {
+            self.settle(dev, StreamUses::FEW, true).map_err(failed)?;
         }
         let heap = self.memory.heap(req.stream);
         let slot = match self.memory.find(heap, size) {
@@ -116,27 +107,24 @@ impl Strategy for Tlsf {
         let Some(slot) = self.memory.live(&block) else {
             return if block.is_empty() { Ok(()) } else { Err(FreeError { block, reason: FreeFailure::NotLive }) };
         };
-        let number = self.memory.slab.nodes[slot as usize].next;
-        if number == 0 {
-            if let Err(error) = self.memory.put(dev, slot, true) {
-                return Err(FreeError { block, reason: error.into() });
-            }
-            // The record may stand for nothing by now, or for a larger block: its generation is its own either way.
-            let generation = &mut self.memory.slab.nodes[slot as usize].generation;
-            *generation = generation.wrapping_add(1);
-            return Ok(());
-        }
-        let record = self.uses.get(number);
-        let fences: Result<Vec<_>, _> = record.streams.iter().map(|&stream| dev.fence(stream)).collect();
-        let fences = match fences {
-            Ok(fences) => fences,
-            Err(error) => return Err(FreeError { block, reason: error.into() }),
+        let waits = match self.memory.slab.nodes[slot as usize].state {
+            State::Shared => self.uses.free(dev, slot),
+            _ => Ok(false),
         };
-        record.fences = fences.len();
-        let node = &mut self.memory.slab.nodes[slot as usize];
-        node.state = State::Pending;
-        node.generation = node.generation.wrapping_add(1);
-        fences.into_iter().for_each(|fence| self.waiting.push(fence, slot));
+        let done = match waits {
+            Ok(true) => {
+                self.memory.slab.nodes[slot as usize].state = State::Pending;
+                Ok(())
+            }
+            Ok(false) => self.memory.put(dev, slot, true),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            return Err(FreeError { block, reason: error.into() });
+        }
+        // The record may stand for nothing by now, or for a larger block: its generation is its own either way.
+        let generation = &mut self.memory.slab.nodes[slot as usize].generation;
+        *generation = generation.wrapping_add(1);
         Ok(())
     }
 
@@ -145,8 +133,8 @@ impl Strategy for Tlsf {
             return if block.is_empty() { Ok(()) } else { Err(AllocError::NotLive) };
         };
         if self.memory.stream(slot) != stream {
-            let node = &mut self.memory.slab.nodes[slot as usize];
-            node.next = self.uses.add(node.next, stream);
+            self.memory.slab.nodes[slot as usize].state = State::Shared;
+            self.uses.record(slot, stream);
         }
         Ok(())
     }
@@ -172,6 +160,6 @@ impl Configure for Tlsf {
 
     fn new(params: Params, device: &DeviceInfo) -> Result<Self, ConfigError> {
         let memory = Memory::new(params.rules(device)?);
-        Ok(Tlsf { memory, uses: Uses::new(), waiting: Waiting::new() })
+        Ok(Tlsf { memory, uses: StreamUses::default() })
     }
 }

@@ -41,8 +41,9 @@ impl Memory {
     #[inline]
     pub(crate) fn live(&self, block: &Block) -> Option<u32> {
         let node = self.slab.nodes.get(block.slot() as usize)?;
-        let is_live = node.state == State::Live && node.generation == block.generation() && node.ptr == block.ptr();
-        is_live.then_some(block.slot())
+        let is_live = matches!(node.state, State::Live | State::Shared);
+        let is_same = node.generation == block.generation() && node.ptr == block.ptr();
+        (is_live && is_same).then_some(block.slot())
     }
 
     /// A free block of `size` granules or more.
@@ -135,7 +136,7 @@ impl Memory {
             for node in self.blocks(first) {
                 let state = match node.state {
                     State::Free | State::Unused => SpanState::Cached,
-                    State::Live => SpanState::Live,
+                    State::Live | State::Shared => SpanState::Live,
                     State::Pending => SpanState::Pending,
                 };
                 let size = node.size << self.rules.granule_log;

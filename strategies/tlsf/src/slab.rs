@@ -16,6 +16,8 @@ pub(crate) enum State {
     Free,
     /// A block that was handed out.
     Live,
+    /// The same, and other streams use it, too.
+    Shared,
     /// A block that was freed and waits for other streams.
     Pending,
 }
@@ -33,8 +35,7 @@ pub(crate) struct Node {
     pub above: u32,
     /// Free: the block before it in its list.
     pub prev: u32,
-    /// Free: the block behind it in its list. Live or pending: its record of other streams, or 0. Unused: the next
-    /// unused record.
+    /// Free: the block behind it in its list. Unused: the next unused record.
     pub next: u32,
     /// How often the record's block had been freed.
     pub generation: u32,
