@@ -21,6 +21,7 @@ pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_buddy::Buddy>(),
     entry::<strategy_caching::Caching>(),
     entry::<strategy_cuda_async::CudaAsync>(),
+    entry::<strategy_cupy::Cupy>(),
     entry::<strategy_direct::Direct>(),
     entry::<strategy_exact_cache::ExactCache>(),
     entry::<strategy_expandable::Expandable>(),
