@@ -13,9 +13,6 @@ use crate::index::Index;
 use crate::slab::{Chunk, Slab, State};
 use allocator_core::{AllocError, Block, Device, DeviceError, StreamId, StreamUses, Sync};
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
-
 /// CuPy's memory pool. A block's slot is that of its record.
 #[derive(Clone, Debug)]
 pub struct Cupy {
@@ -89,7 +86,7 @@ impl Cupy {
         let mask = (1u64 << self.unit_log) - 1;
         let size = bytes.checked_add(mask).ok_or(AllocError::TooLarge)? >> self.unit_log;
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS).map_err(failed)?;
+            self.settle(dev, StreamUses::FEW).map_err(failed)?;
         }
         let lane = self.lane(stream);
         let slot = match self.take(lane, size) {
