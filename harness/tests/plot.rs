@@ -136,6 +136,52 @@ fn runs_of_several_folders_come_into_one_picture() {
     }
 }
 
+/// The small run with more strategies: copies of `direct` with other names, the last of which takes 50 times as much.
+fn crowd(folder: &TempDir, count: usize) {
+    let is_direct = |line: &str, id: &str| line.starts_with(id);
+    let ids = ["48d220195862280b", "3d2345eb37a5cf79"];
+    for file in ["run.csv", "timeline.csv", "peak.csv"] {
+        edit(folder, file, |text| {
+            let mut all = text.to_string();
+            for nth in 0..count {
+                for (workload, id) in ids.iter().enumerate() {
+                    for line in text.lines().filter(|line| is_direct(line, id)) {
+                        let new = line.replacen(id, &format!("{workload:08x}{nth:08x}"), 1);
+                        let new = new.replace(",direct,", &format!(",copy{nth},"));
+                        let greedy = nth + 1 == count && workload == 0;
+                        let new = if greedy { new.replace("29000000", "1450000000") } else { new };
+                        all.push_str(&(new + "\n"));
+                    }
+                }
+            }
+            all
+        });
+    }
+}
+
+#[test]
+fn many_strategies_are_a_matrix_and_an_outlier_hides_nothing() {
+    let folder = folder();
+    let read = |name: &str| fs::read_to_string(folder.path().join("run/figures").join(name)).unwrap();
+    crowd(&folder, 6);
+    succeeds(&folder, &["plot", "run"]);
+    for width in ["column", "text"] {
+        let overhead = read(&format!("overhead-{width}.svg"));
+        for word in [">caching<", ">copy5<", ">oom at event 3<", ">1000<"] {
+            assert!(overhead.contains(word), "{word} is not in {overhead}");
+        }
+        assert_eq!(overhead.matches(">copy5<").count(), 1, "a row and no legend");
+        assert!(overhead.contains(">+4900"), "{overhead}");
+        let timeline = read(&format!("timeline-{width}.svg"));
+        assert!(timeline.contains(">copy5: 1.35 GiB<"), "{timeline}");
+        assert!(!timeline.contains(">1.0<") && timeline.contains(">0.06<"), "the axis shows the others: {timeline}");
+    }
+    let few = ["-s", "^(caching|direct|expandable|copy5)$"];
+    succeeds(&folder, &[&["plot", "run", "--only", "overhead", "--format", "svg"], &few[..]].concat());
+    let bars = read("overhead-column.svg");
+    assert!(bars.contains(">+4900<") && bars.contains(">+109.7<") && !bars.contains(">2000<"), "{bars}");
+}
+
 #[test]
 fn without_a_folder_the_newest_run_is_drawn() {
     let folder = folder();

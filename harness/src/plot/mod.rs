@@ -23,17 +23,25 @@ mod export;
 #[cfg(feature = "figures")]
 mod map;
 #[cfg(feature = "figures")]
+mod matrix;
+#[cfg(feature = "figures")]
+mod outlier;
+#[cfg(feature = "figures")]
 mod overhead;
 #[cfg(feature = "figures")]
 mod page;
 #[cfg(feature = "figures")]
 mod select;
 #[cfg(feature = "figures")]
+mod shade;
+#[cfg(feature = "figures")]
 mod style;
 #[cfg(feature = "figures")]
 mod svg;
 #[cfg(feature = "figures")]
 mod timeline;
+#[cfg(feature = "figures")]
+mod value;
 
 #[cfg(not(feature = "figures"))]
 pub use disabled::{draw, draw_after_run};

@@ -1,15 +1,21 @@
-//! Peak reserved memory over the load bound: a group of bars for each workload, a bar for each strategy.
+//! Peak reserved memory over the load bound: a group of bars for each workload, a bar for each strategy. More strategies
+//! than can be told apart by their bars are drawn as a [matrix].
 
-use super::Width;
-use super::axis::{Axis, signed};
+use super::axis::Axis;
+use super::outlier;
 use super::page::{Entry, Page, Result, Sample, Type, bug, legend_rows, points};
-use super::select::{Run, Selection};
-use super::style::{AXIS, GRID, INK, LEADING, Look, PAGE, PAPER};
+use super::select::Selection;
+use super::style::{AXIS, GRID, INK, LEADING, Look, MANY, PAGE, PAPER};
 use super::svg::{self, grid};
-use crate::size::grouped;
+use super::value::Value;
+use super::{Width, matrix};
 use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::style::{Color, TRANSPARENT};
-use std::borrow::Cow;
+
+/// Over what the numbers are.
+pub const DESCRIPTION: &str = "peak reserved / load bound \u{2212} 1 (%)";
+/// The same where that is too long.
+pub const SHORT_DESCRIPTION: &str = "overhead (%)";
 
 /// From one bar to the next.
 const PITCH: f64 = 8.0;
@@ -23,8 +29,9 @@ const GUTTER: f64 = 14.0;
 const STRIP: f64 = 10.0;
 /// Half of a number below the axis.
 const NUMBER: f64 = 8.0;
-const DESCRIPTION: &str = "peak reserved / load bound \u{2212} 1 (%)";
-const SHORT_DESCRIPTION: &str = "overhead (%)";
+/// What a cut bar is longer than the longest whole one, and how far its break is from its end.
+const BEYOND: f64 = 12.0;
+const BREAK: f64 = 5.0;
 /// Names take at most this share of a column.
 const NAMES: f64 = 0.36;
 
@@ -69,63 +76,31 @@ impl Layout {
     }
 }
 
-/// What is known of a run.
-enum Bar {
-    /// Percent over the load bound.
-    Overhead(f64),
-    /// How it failed.
-    Failed(String),
-    /// Why there is no number.
-    Missing(&'static str),
-}
-
-impl Bar {
-    fn of(run: Option<&Run>) -> Bar {
-        let Some(run) = run else { return Bar::Missing("not run") };
-        if !run.is_ok() {
-            let at = run.outcome_event.map_or(String::new(), |event| format!(" at event {}", grouped(event)));
-            return Bar::Failed(format!("{}{at}", run.outcome));
-        }
-        match (run.reserved_peak, run.load_peak) {
-            (Some(_), Some(0)) => Bar::Missing("no load"),
-            (Some(reserved), Some(load)) => Bar::Overhead((reserved as f64 / load as f64 - 1.0) * 100.0),
-            _ => Bar::Missing("not audited"),
-        }
-    }
-
-    fn value(&self) -> f64 {
-        match self {
-            Bar::Overhead(percent) => *percent,
-            Bar::Failed(_) | Bar::Missing(_) => 0.0,
-        }
-    }
-
-    /// The text beside it.
-    fn text(&self) -> Cow<'_, str> {
-        match self {
-            Bar::Overhead(percent) => signed(*percent, if percent.abs() < 999.95 { 1 } else { 0 }, "+").into(),
-            Bar::Failed(how) => how.into(),
-            Bar::Missing(why) => (*why).into(),
-        }
-    }
-}
-
 /// All that the columns share.
 struct Plan {
     layout: Layout,
     /// One for each strategy.
     looks: Vec<Look>,
     /// By workload: its name in lines, and its bars.
-    groups: Vec<(Vec<String>, Vec<Bar>)>,
+    groups: Vec<(Vec<String>, Vec<Value>)>,
     /// The width of the names, and that of a percent.
     names: f64,
     scale: f64,
+    /// Percent of the longest whole bar. Longer ones are cut.
+    longest: f64,
     /// Percent at the left and at the right edge, and the highest that has a number on the axis.
     range: (f64, f64, f64),
 }
 
 /// The figure.
 pub fn figure(selection: &Selection, width: Width) -> Result<String> {
+    match selection.strategies.len() > MANY {
+        true => matrix::figure(selection, width),
+        false => bars(selection, width),
+    }
+}
+
+fn bars(selection: &Selection, width: Width) -> Result<String> {
     let looks: Vec<Look> = selection.strategies.iter().map(|strategy| Look::nth(strategy.nth)).collect();
     let labels = selection.strategies.iter().map(|strategy| strategy.label.clone());
     let entries: Vec<Entry> = looks
@@ -136,25 +111,27 @@ pub fn figure(selection: &Selection, width: Width) -> Result<String> {
     let layout = Layout::new(selection.workloads.len(), looks.len(), &entries, width);
     let wide = layout.column_width();
     let lines = (((layout.group - GAP) / LEADING) as usize).max(1);
-    let groups: Vec<(Vec<String>, Vec<Bar>)> = selection
+    let groups: Vec<(Vec<String>, Vec<Value>)> = selection
         .workloads
         .iter()
         .zip(&selection.cells)
         .map(|(workload, runs)| {
-            let bars = runs.iter().map(|run| Bar::of(run.as_ref())).collect();
+            let bars = runs.iter().map(|run| Value::of(run.as_ref())).collect();
             (Type::PLAIN.wrap(&workload.label, wide * NAMES, lines), bars)
         })
         .collect();
     let names = groups.iter().flat_map(|(name, _)| name).map(|line| Type::PLAIN.width(line)).fold(0.0, f64::max) + 6.0;
-    let values = || groups.iter().flat_map(|(_, bars)| bars).map(Bar::value);
-    let (least, most) = (values().fold(0.0, f64::min), values().fold(1.0, f64::max));
+    let bars = || groups.iter().flat_map(|(_, bars)| bars);
+    let (least, longest, is_cut) = ends(bars().filter_map(Value::percent));
     // The value of the longest bar is to fit too.
-    let numbers = groups.iter().flat_map(|(_, bars)| bars).filter(|bar| matches!(bar, Bar::Overhead(_)));
-    let longest = numbers.map(|bar| Type::PLAIN.width(&bar.text())).fold(0.0, f64::max) + 3.0;
-    let scale = (wide - names - longest).max(1.0) / (most - least);
+    let numbers = bars().filter(|bar| bar.percent().is_some());
+    let text = numbers.map(|bar| Type::PLAIN.width(&bar.text(1))).fold(0.0, f64::max) + 3.0;
+    let beyond = if is_cut { BEYOND } else { 0.0 };
+    let scale = (wide - names - text - beyond).max(1.0) / (longest - least);
     let most = least + (wide - names) / scale;
-    let range = (least, most, most - NUMBER / scale);
-    let plan = Plan { layout, looks, groups, names, scale, range };
+    let last_number = most - NUMBER / scale;
+    let range = (least, most, if is_cut { last_number.min(longest) } else { last_number });
+    let plan = Plan { layout, looks, groups, names, scale, longest, range };
 
     let page = Page::new(plan.layout.width, plan.layout.height)?;
     page.legend(&entries, 0.0, 0.0, plan.layout.width)?;
@@ -162,6 +139,15 @@ pub fn figure(selection: &Selection, width: Width) -> Result<String> {
         draw_column(&page, &plan, column)?;
     }
     Ok(page.finish("Peak reserved memory over the load bound, by workload and strategy"))
+}
+
+/// The lowest and the highest percent that the axis shows, and whether there are higher ones. What counts is reserved
+/// memory in loads: of percent above the load the median is often near 0.
+fn ends(percents: impl Iterator<Item = f64> + Clone) -> (f64, f64, bool) {
+    let loads = |percent: f64| 1.0 + percent / 100.0;
+    let limit = outlier::limit(percents.clone().map(loads));
+    let (whole, cut): (Vec<f64>, Vec<f64>) = percents.partition(|percent| loads(*percent) <= limit);
+    (whole.iter().copied().fold(0.0, f64::min), whole.iter().copied().fold(1.0, f64::max), !cut.is_empty())
 }
 
 fn draw_column(page: &Page, plan: &Plan, column: usize) -> Result<()> {
@@ -211,23 +197,77 @@ fn draw_column(page: &Page, plan: &Plan, column: usize) -> Result<()> {
     page.text(text, middle, bottom + STRIP * 1.5, Type::PLAIN.centered())
 }
 
-fn draw_bar(page: &Page, plan: &Plan, bar: &Bar, look: &Look, (zero, y): (f64, f64), edge: f64) -> Result<()> {
+fn draw_bar(page: &Page, plan: &Plan, bar: &Value, look: &Look, (zero, y): (f64, f64), edge: f64) -> Result<()> {
     let pitch = plan.layout.pitch;
     let half = pitch * 0.42;
-    let end = zero + bar.value() * plan.scale;
+    let percent = bar.percent().unwrap_or(0.0);
+    let is_cut = percent > plan.longest;
+    let end = zero + percent.min(plan.longest) * plan.scale + if is_cut { BEYOND } else { 0.0 };
     page.hatched([zero.min(end), y - half, zero.max(end), y + half], look.color, look.hatch)?;
+    if is_cut {
+        draw_break(page, end - BREAK, y, half)?;
+    }
     if pitch < PITCH {
         return match bar {
-            Bar::Failed(_) => page.cross((zero + 4.0, y), look.color),
-            Bar::Overhead(_) | Bar::Missing(_) => Ok(()),
+            Value::Failed(..) => page.cross((zero + 4.0, y), look.color),
+            Value::Overhead(_) | Value::Missing(_) => Ok(()),
         };
     }
     // Beside the bar, or on the other side of zero, where nothing is but the grid.
     let x = zero.max(end) + 2.0;
     let (text, how) = match bar {
-        Bar::Overhead(_) => (bar.text().into_owned(), Type::PLAIN),
-        Bar::Failed(_) | Bar::Missing(_) => (Type::FAINT.fit(&bar.text(), edge - x), Type::FAINT),
+        Value::Overhead(_) => (bar.text(1), Type::PLAIN),
+        Value::Failed(..) | Value::Missing(_) => (Type::FAINT.fit(&bar.text(1), edge - x), Type::FAINT),
     };
     page.fill([x, y - half, x + how.width(&text), y + half], PAPER)?;
     page.text(&text, x, y, how)
+}
+
+/// A slanted gap with inked edges: no hatching looks like that.
+fn draw_break(page: &Page, x: f64, y: f64, half: f64) -> Result<()> {
+    let slanted = |x: f64, reach: f64| [(x - 1.2, y + reach), (x + 1.2, y - reach)];
+    page.line(&slanted(x, half), PAPER, 2.0)?;
+    for edge in [-1.1, 1.1] {
+        page.line(&slanted(x + edge, half + 0.6), INK, AXIS)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::select::tests::all;
+    use super::*;
+    use plotters::style::RGBColor;
+
+    #[test]
+    fn the_axis_ends_at_the_largest_value_that_is_no_outlier() {
+        assert_eq!(ends([10.0, 30.0, 3125.0, 8.0, 160.0].into_iter()), (0.0, 160.0, true));
+        assert_eq!(ends([10.0, 30.0, -18.9, 8.0, 160.0].into_iter()), (-18.9, 160.0, false));
+        // As multiples of the load these are 1, 1, 1 and 2.5: far apart in percent only.
+        assert_eq!(ends([0.0, 0.1, 0.2, 150.0].into_iter()), (0.0, 150.0, false));
+        assert_eq!(ends([].into_iter()), (0.0, 1.0, false));
+    }
+
+    #[test]
+    fn an_outlier_is_cut_and_hides_no_bar() {
+        let svg = |last: u64| {
+            let rows = [("a", 110), ("b", 140), ("c", 150), ("d", last)];
+            let row = |(name, reserved)| format!("{name},w,{name},{{}},9,ok,,100,{reserved},7");
+            figure(&all(&rows.map(row)), Width::Column).unwrap()
+        };
+        // The right edge of a strategy's bar, which comes after the sample in the legend.
+        let right = |svg: &str, nth: usize| -> f64 {
+            let RGBColor(r, g, b) = Look::nth(nth).color;
+            let color = format!("<path fill=\"#{r:02x}{g:02x}{b:02x}\" d=\"");
+            let bar = svg.rsplit(&color).next().unwrap();
+            bar[bar.find('H').unwrap() + 1..bar.find('V').unwrap()].parse().unwrap()
+        };
+        let (plain, cut) = (svg(160), svg(4000));
+        assert!(cut.contains(">+3900<") && cut.contains(">+50.0<"), "{cut}");
+        assert!(right(&cut, 2) > 0.7 * right(&plain, 2), "{} {}", right(&cut, 2), right(&plain, 2));
+        assert!(right(&cut, 3) > right(&cut, 2));
+        // Nothing else has the ink of the edges of a break.
+        let breaks = |svg: &str| svg.matches("stroke=\"#333333\"").count();
+        assert_eq!(breaks(&cut), breaks(&plain) + 1);
+    }
 }

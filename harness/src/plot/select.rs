@@ -114,7 +114,7 @@ impl std::fmt::Display for Strategy {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::exit::UNREADABLE;
     use crate::results::of_texts;
@@ -123,11 +123,13 @@ mod tests {
     const HEADER: &str = "run,workload,strategy,params,events,outcome,outcome_event,load_peak_bytes,\
                           reserved_peak_bytes,reserved_peak_event";
 
-    fn results(rows: &[&str]) -> Results {
+    fn results<S: AsRef<str>>(rows: &[S]) -> Results {
+        let rows: Vec<&str> = rows.iter().map(AsRef::as_ref).collect();
         of_texts(&[&format!("{HEADER}\n{}\n", rows.join("\n"))]).unwrap()
     }
 
-    fn all(rows: &[&str]) -> Selection {
+    /// All runs of a file with these rows.
+    pub fn all<S: AsRef<str>>(rows: &[S]) -> Selection {
         Selection::new(&results(rows), &Filter::default(), &Filter::default()).unwrap()
     }
 

@@ -4,6 +4,8 @@ use plotters::style::RGBColor;
 
 /// Text, in points, as high as print needs it.
 pub const TEXT: f64 = 7.0;
+/// Text of notes and of narrow cells: the least that print carries.
+pub const SMALL: f64 = 6.0;
 /// Titles. There is one font, and they are larger and darker instead of bold.
 pub const TITLE: f64 = 8.0;
 /// The height of a page, in points: figures are not to be higher if that can be helped.
@@ -12,6 +14,8 @@ pub const PAGE: f64 = 620.0;
 pub const LEADING: f64 = 9.0;
 /// Lines of data.
 pub const LINE: f64 = 0.9;
+/// The same among many.
+pub const FINE: f64 = 0.6;
 /// Axes.
 pub const AXIS: f64 = 0.5;
 /// Thin lines of data.
@@ -30,6 +34,9 @@ pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 pub const LOAD: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 /// The load below its lowest value.
 pub const LOAD_FLOOR: RGBColor = RGBColor(0xcc, 0xcc, 0xcc);
+
+/// More strategies than this are too many to be told apart by colour and hatching at a glance.
+pub const MANY: usize = 8;
 
 /// Lines across an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

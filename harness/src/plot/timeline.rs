@@ -3,13 +3,16 @@
 use super::Width;
 use super::axis::Axis;
 use super::data::Point;
+use super::outlier;
 use super::page::{Entry, Page, Result, Sample, Type, bug, columns, entry_width, legend_rows, points};
 use super::select::Selection;
-use super::style::{AXIS, GRID, Hatch, INK, LEADING, LINE, LOAD, LOAD_FLOOR, Look, PAGE};
+use super::style::{AXIS, FINE, GRID, Hatch, INK, LEADING, LINE, LOAD, LOAD_FLOOR, Look, MANY, PAGE, SMALL};
 use super::svg::{self, grid};
+use crate::size;
 use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::prelude::{AreaSeries, LineSeries};
 use plotters::style::{Color, TRANSPARENT};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A timeline by the identity of its run.
@@ -28,6 +31,11 @@ const LOWEST: f64 = 52.0;
 const GAP: f64 = 7.0;
 /// What the last number below an axis sticks out.
 const OVERHANG: f64 = 8.0;
+/// Notes of lines that leave a panel: from one to the next, and at most how many.
+const NOTE: f64 = 7.5;
+const NOTES: usize = 3;
+/// The strategies that most readers know. Among many they are drawn last.
+const KNOWN: [&str; 2] = ["caching", "expandable"];
 
 /// Where things are on the page, in points.
 struct Layout {
@@ -42,7 +50,8 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(count: usize, entries: &[Entry], has_failures: bool, width: Width) -> Layout {
+    /// With so many notes above each panel.
+    fn new(count: usize, entries: &[Entry], has_failures: bool, notes: usize, width: Width) -> Layout {
         let page = points(width);
         let (most, single, several) = match width {
             Width::Column => (2, 120.0, 84.0),
@@ -56,12 +65,13 @@ impl Layout {
         let beside = (fits && !has_failures).then_some(beside);
         let legend = match beside {
             Some(_) => 0.0,
-            None => legend_rows(entries, page) as f64 * LEADING + 3.0,
+            None => legend_rows(entries, page - STRIP) as f64 * LEADING + 3.0,
         };
         let high = match rows {
             0 | 1 if count <= 1 => single,
             _ => ((PAGE - legend) / rows.max(1) as f64 - GAP).clamp(LOWEST, several),
         };
+        let high = high + notes as f64 * NOTE;
         let wide = (page - STRIP - beside.unwrap_or(0.0) - GAP * (columns - 1) as f64) / columns as f64;
         let height = legend + high * rows as f64 + GAP * rows.saturating_sub(1) as f64 + STRIP;
         Layout { width: page, columns, panel: (wide, high), corner: (STRIP, legend), beside, height }
@@ -79,9 +89,11 @@ struct Panel<'a> {
     events: f64,
     /// The most that the axis shows, in GiB.
     most: f64,
-    axis: Axis,
     load: &'a [Point],
     lines: Vec<Line<'a>>,
+    /// As many as make it hard to follow one.
+    are_many: bool,
+    notes: Vec<Note<'a>>,
 }
 
 struct Line<'a> {
@@ -92,14 +104,16 @@ struct Line<'a> {
     failure: Option<u64>,
 }
 
+/// A line above a panel.
+enum Note<'a> {
+    /// A line that leaves it, and the most bytes that it shows.
+    Cut(&'a Entry, u64),
+    /// So many others do too.
+    Others(usize),
+}
+
 impl<'a> Panel<'a> {
-    fn new(
-        selection: &'a Selection,
-        nth: usize,
-        timelines: &'a Timelines,
-        entries: &'a [Entry],
-        high: f64,
-    ) -> Panel<'a> {
+    fn new(selection: &'a Selection, nth: usize, timelines: &'a Timelines, entries: &'a [Entry]) -> Panel<'a> {
         let workload = &selection.workloads[nth];
         let cells = selection.cells[nth].iter().zip(&selection.strategies).zip(entries);
         let lines: Vec<Line<'a>> = cells
@@ -113,16 +127,57 @@ impl<'a> Panel<'a> {
         // A run that failed an allocation has a lower load: the workload's is the highest.
         let highest = |line: &&Line<'_>| line.points.iter().map(|point| point.load_max).max();
         let load = lines.iter().max_by_key(highest).map_or(&[][..], |line| line.points);
-        let points = lines.iter().flat_map(|line| line.points);
-        let bytes = points.map(|point| point.reserved.max(point.load_max)).max().unwrap_or(0);
+        let limit = outlier::limit(lines.iter().map(|line| line.peak() as f64));
+        let (whole, mut cut): (Vec<&Line<'_>>, Vec<&Line<'_>>) =
+            lines.iter().partition(|line| line.peak() as f64 <= limit);
+        let load_peak = load.iter().map(|point| point.load_max).max();
+        let bytes = whole.into_iter().map(Line::peak).chain(load_peak).max().unwrap_or(0);
+        // The highest comes first. What the load reaches is whole, however low the others are.
+        cut.retain(|line| line.peak() > bytes);
+        cut.sort_by_key(|line| Reverse(line.peak()));
+        let notes = notes(cut.into_iter().map(|line| (line.entry, line.peak())).collect());
         let most = if bytes == 0 { 1.0 } else { bytes as f64 / GIB * 1.04 };
-        let axis = Axis::new(0.0, most, if high > 100.0 { 6 } else { 5 });
-        Panel { title: &workload.label, events: workload.events.max(1) as f64, most, axis, load, lines }
+        let events = workload.events.max(1) as f64;
+        let are_many = selection.strategies.len() > MANY;
+        Panel { title: &workload.label, events, most, load, lines, are_many, notes }
     }
 
-    fn numbers_width(&self) -> f64 {
-        self.axis.labels().iter().map(|label| Type::PLAIN.width(label)).fold(0.0, f64::max) + 5.0
+    /// Its numbers, if it is so high.
+    fn axis(&self, high: f64) -> Axis {
+        Axis::new(0.0, self.most, if high - self.notes_height() > 100.0 { 6 } else { 5 })
     }
+
+    fn notes_height(&self) -> f64 {
+        self.notes.len() as f64 * NOTE
+    }
+
+    fn numbers_width(&self, high: f64) -> f64 {
+        self.axis(high).labels().iter().map(|label| Type::PLAIN.width(label)).fold(0.0, f64::max) + 5.0
+    }
+}
+
+impl Line<'_> {
+    fn peak(&self) -> u64 {
+        self.points.iter().map(|point| point.reserved).max().unwrap_or(0)
+    }
+
+    /// The later of two lines is drawn upon the other: those that most readers know come last, without parameters at last.
+    fn rank(&self) -> usize {
+        let name = self.entry.label.split(' ').next().unwrap_or_default();
+        match () {
+            () if KNOWN.contains(&self.entry.label.as_str()) => 2,
+            () if KNOWN.contains(&name) => 1,
+            () => 0,
+        }
+    }
+}
+
+/// What is written of lines that leave a panel, the highest of which come first.
+fn notes(cut: Vec<(&Entry, u64)>) -> Vec<Note<'_>> {
+    let named = if cut.len() <= NOTES { cut.len() } else { NOTES - 1 };
+    let others = cut.len() - named;
+    let others = (others > 0).then_some(Note::Others(others));
+    cut.into_iter().take(named).map(|(entry, peak)| Note::Cut(entry, peak)).chain(others).collect()
 }
 
 /// The figure.
@@ -140,11 +195,12 @@ pub fn figure(selection: &Selection, timelines: &Timelines, width: Width) -> Res
         let label = format!("first {}", failures.iter().copied().collect::<Vec<_>>().join(", "));
         entries.push(Entry { sample: Sample::Cross(INK), label });
     }
-    let layout = Layout::new(selection.workloads.len(), &entries, !failures.is_empty(), width);
-    let panel = |nth| Panel::new(selection, nth, timelines, &entries, layout.panel.1);
+    let panel = |nth| Panel::new(selection, nth, timelines, &entries);
     let panels: Vec<Panel<'_>> = (0..selection.workloads.len()).map(panel).collect();
+    let notes = panels.iter().map(|panel| panel.notes.len()).max().unwrap_or(0);
+    let layout = Layout::new(panels.len(), &entries, !failures.is_empty(), notes, width);
     // All axes stand one below the other.
-    let numbers = panels.iter().map(Panel::numbers_width).fold(0.0, f64::max);
+    let numbers = panels.iter().map(|panel| panel.numbers_width(layout.panel.1)).fold(0.0, f64::max);
 
     let page = Page::new(layout.width, layout.height)?;
     if layout.beside.is_none() {
@@ -172,7 +228,11 @@ fn draw_panel(
 ) -> Result<()> {
     let (wide, high) = layout.panel;
     page.text(&Type::TITLE.fit(panel.title, wide), left, top + LEADING / 2.0, Type::TITLE)?;
-    let title = LEADING + 2.0;
+    for (nth, note) in panel.notes.iter().enumerate() {
+        let y = top + LEADING + 1.0 + (nth as f64 + 0.5) * NOTE;
+        draw_note(page, note, left, y, wide)?;
+    }
+    let title = LEADING + 2.0 + panel.notes_height();
     let plot = (wide - numbers - OVERHANG).max(1.0);
     let area = page.part(left, top + title, wide, high - title);
     let count = (plot / 23.0).clamp(2.0, 9.0) as usize;
@@ -180,7 +240,7 @@ fn draw_panel(
         .set_label_area_size(LabelAreaPosition::Left, grid(numbers))
         .set_label_area_size(LabelAreaPosition::Bottom, grid(STRIP + 1.0))
         .margin_right(grid(OVERHANG))
-        .build_cartesian_2d(Axis::of_counts(0.0, panel.events, count), panel.axis.clone())
+        .build_cartesian_2d(Axis::of_counts(0.0, panel.events, count), panel.axis(high))
         .map_err(bug)?;
     chart
         .configure_mesh()
@@ -203,14 +263,21 @@ fn draw_panel(
     chart.draw_series(AreaSeries::new(load, 0.0, LOAD.filled())).map_err(bug)?;
     chart.draw_series(AreaSeries::new(floor, 0.0, LOAD_FLOOR.filled())).map_err(bug)?;
     let mut ends: Vec<(f64, &Entry)> = Vec::new();
-    for line in &panel.lines {
+    let mut lines: Vec<&Line<'_>> = panel.lines.iter().collect();
+    if panel.are_many {
+        lines.sort_by_key(|line| line.rank());
+    }
+    for line in lines {
         let reserved = curve(line.points, LINE_DENSITY, |point| point.reserved, true);
         if let Some(&(_, end)) = reserved.last() {
             ends.push((end, line.entry));
         }
         page.dash(line.look.dash);
-        let style = line.look.color.stroke_width(grid(LINE) as u32);
-        chart.draw_series(LineSeries::new(reserved, style)).map_err(bug)?;
+        let stroke = if panel.are_many && line.rank() < 2 { FINE } else { LINE };
+        let style = line.look.color.stroke_width(grid(stroke) as u32);
+        for part in below(&reserved, panel.most) {
+            chart.draw_series(LineSeries::new(part, style)).map_err(bug)?;
+        }
         page.dash(&[]);
     }
     let place = |x: f64, y: f64| {
@@ -231,6 +298,48 @@ fn draw_panel(
         label_ends(page, x, (place(0.0, panel.most).1, place(0.0, 0.0).1), &ends)?;
     }
     Ok(())
+}
+
+/// A short sample of the line, and its peak.
+fn draw_note(page: &Page, note: &Note<'_>, left: f64, y: f64, wide: f64) -> Result<()> {
+    const SAMPLE: f64 = 8.0;
+    let how = Type { size: SMALL, ..Type::PLAIN };
+    let x = left + SAMPLE + 3.0;
+    match note {
+        Note::Cut(entry, peak) => {
+            if let Sample::Line(look) = entry.sample {
+                page.dash(look.dash);
+                page.line(&[(left, y), (left + SAMPLE, y)], look.color, LINE)?;
+                page.dash(&[]);
+            }
+            let peak = format!(": {}", size::bytes(*peak));
+            let name = how.fit(&entry.label, left + wide - x - how.width(&peak));
+            page.text(&format!("{name}{peak}"), x, y, how)
+        }
+        Note::Others(count) => page.text(&format!("and {count} more"), x, y, how),
+    }
+}
+
+/// The parts of a curve that are not above `end`.
+fn below(curve: &[(f64, f64)], end: f64) -> Vec<Vec<(f64, f64)>> {
+    let mut parts = Vec::new();
+    let mut part: Vec<(f64, f64)> = Vec::new();
+    let mut last: Option<(f64, f64)> = None;
+    for &(x, y) in curve {
+        // Where it passes the end. What jumps does so at its place.
+        let passes = last.filter(|(_, before)| (*before > end) != (y > end));
+        part.extend(passes.map(|(from, before)| (from + (x - from) * (end - before) / (y - before), end)));
+        if y <= end {
+            part.push((x, y));
+        } else if !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+        }
+        last = Some((x, y));
+    }
+    if !part.is_empty() {
+        parts.push(part);
+    }
+    parts
 }
 
 /// Labels at the ends of the lines, from the highest down, moved apart where they would overlap.
@@ -291,6 +400,32 @@ mod tests {
         assert_eq!((few[0].0, few[few.len() - 1].0), (0.0, 6000.0));
         let low = stairs(&points, 6000.0, 100.0, |point| point.load_min, false);
         assert_eq!(low, [(0.0, 0), (6000.0, 0)]);
+    }
+
+    #[test]
+    fn a_curve_ends_where_it_leaves_the_panel() {
+        let curve = [(0.0, 1.0), (2.0, 1.0), (2.0, 9.0), (4.0, 9.0), (4.0, 3.0), (6.0, 3.0), (8.0, 7.0)];
+        assert_eq!(below(&curve, 9.0), [curve.to_vec()]);
+        let parts = [vec![(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)], vec![(4.0, 5.0), (4.0, 3.0), (6.0, 3.0), (7.0, 5.0)]];
+        assert_eq!(below(&curve, 5.0), parts);
+        assert_eq!(below(&curve, 0.5), Vec::<Vec<(f64, f64)>>::new());
+        assert_eq!(below(&[], 1.0), Vec::<Vec<(f64, f64)>>::new());
+    }
+
+    #[test]
+    fn of_many_lines_that_leave_a_panel_the_highest_are_named() {
+        let entry = Entry { sample: Sample::Cross(INK), label: "name".to_string() };
+        let summary = |count: u64| -> Vec<(u64, usize)> {
+            let cut = (0..count).map(|nth| (&entry, 100 - nth)).collect();
+            let short = |note: &Note<'_>| match note {
+                Note::Cut(_, peak) => (*peak, 0),
+                Note::Others(count) => (0, *count),
+            };
+            notes(cut).iter().map(short).collect()
+        };
+        assert_eq!(summary(0), []);
+        assert_eq!(summary(3), [(100, 0), (99, 0), (98, 0)]);
+        assert_eq!(summary(5), [(100, 0), (99, 0), (0, 3)]);
     }
 
     #[test]
