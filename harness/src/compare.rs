@@ -27,7 +27,7 @@ fn table(grid: &Grid, baseline: Option<usize>) -> Table {
         false => ("workload", workloads, strategies),
     };
     let rows = down.iter().zip(cells).map(|(name, cells)| {
-        let name = Item::plain(&name.join(" "));
+        let name = Item::plain(name.join(" "));
         std::iter::once(name).chain(cells).collect()
     });
     Table { rows: rows.collect(), head: std::iter::once(vec![corner.to_string()]).chain(across).collect() }
