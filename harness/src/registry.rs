@@ -26,6 +26,7 @@ pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_direct::Direct>(),
     entry::<strategy_exact_cache::ExactCache>(),
     entry::<strategy_expandable::Expandable>(),
+    entry::<strategy_pool::Pool>(),
     entry::<strategy_tlsf::Tlsf>(),
 ];
 
