@@ -18,6 +18,7 @@ pub type Params = serde_json::Map<String, Value>;
 pub static STRATEGIES: &[Entry] = &[
     entry::<strategy_async_pool::AsyncPool>(),
     entry::<strategy_bfc::Bfc>(),
+    entry::<strategy_binning::Binning>(),
     entry::<strategy_buckets::Buckets>(),
     entry::<strategy_buddy::Buddy>(),
     entry::<strategy_caching::Caching>(),

@@ -25,10 +25,15 @@ pub struct Pool {
     maximum: Option<u64>,
     pub(crate) heap: Heap,
     uses: StreamUses,
-    pub(crate) reserved: u64,
+    reserved: u64,
 }
 
 impl Pool {
+    /// Bytes that the pool holds from the device.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     pub(crate) fn with(params: &Params, unit: u64) -> Pool {
         let Params { initial_pool_size: initial, maximum_pool_size: maximum } = *params;
         Pool { unit, initial, maximum, heap: Heap::default(), uses: StreamUses::default(), reserved: 0 }
@@ -169,7 +174,8 @@ impl Pool {
     fn growth(&self, size: u64) -> Option<u64> {
         let Some(maximum) = self.maximum else { return Some(size.max(self.reserved)) };
         let left = maximum.saturating_sub(self.reserved);
-        (size <= left).then(|| size.max(left / 2))
+        // The source's unit is 256 bytes, and it halves what is left of whole units.
+        (size <= left).then(|| size.max(left.next_multiple_of(256) / 2))
     }
 
     /// Gives regions back that are free as a whole, by address, until the maximum has room for `size` bytes. All free

@@ -79,7 +79,7 @@ impl Strategy for Pool {
 
     /// RMM's `pool_size`.
     fn counters(&self, visit: &mut dyn FnMut(&str, i64)) {
-        visit("pool_size", self.reserved.min(i64::MAX as u64) as i64);
+        visit("pool_size", self.reserved().min(i64::MAX as u64) as i64);
     }
 }
 
