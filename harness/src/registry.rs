@@ -16,6 +16,7 @@ pub type Params = serde_json::Map<String, Value>;
 
 /// Every strategy, by name.
 pub static STRATEGIES: &[Entry] = &[
+    entry::<strategy_arena::Arena>(),
     entry::<strategy_async_pool::AsyncPool>(),
     entry::<strategy_bfc::Bfc>(),
     entry::<strategy_binning::Binning>(),

@@ -246,7 +246,8 @@ mod tests {
     #[test]
     fn a_request_goes_to_the_smallest_bin_that_holds_it() {
         let bins = Bins::new(18..=22, 128);
-        let cases = [(1, Some(0)), (1 << 18, Some(0)), ((1 << 18) + 1, Some(1)), (3 << 20, Some(4)), (4 << 20, Some(4))];
+        let cases =
+            [(1, Some(0)), (1 << 18, Some(0)), ((1 << 18) + 1, Some(1)), (3 << 20, Some(4)), (4 << 20, Some(4))];
         for (size, bin) in cases.into_iter().chain([((4 << 20) + 1, None), (u64::MAX, None)]) {
             assert_eq!(bins.bin(size), bin, "{size}");
         }

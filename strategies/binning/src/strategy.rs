@@ -101,12 +101,7 @@ impl Binning {
     /// A block for a stream that has none in the bin, or `None` if the bin cannot grow.
     #[cold]
     #[inline(never)]
-    fn miss(
-        &mut self,
-        dev: &mut dyn Device,
-        bin: u32,
-        stream: StreamId,
-    ) -> Result<Option<(u32, Record)>, AllocError> {
+    fn miss(&mut self, dev: &mut dyn Device, bin: u32, stream: StreamId) -> Result<Option<(u32, Record)>, AllocError> {
         if let Some(found) = self.borrow(dev, bin, stream)? {
             return Ok(Some(found));
         }
@@ -234,8 +229,7 @@ impl Strategy for Binning {
     }
 
     fn inspect(&self, visit: &mut dyn FnMut(Span)) {
-        let chunks: BTreeMap<u64, _> =
-            self.bins.chunks().map(|(ptr, size, records)| (ptr, (size, records))).collect();
+        let chunks: BTreeMap<u64, _> = self.bins.chunks().map(|(ptr, size, records)| (ptr, (size, records))).collect();
         self.pool.inspect(&mut |span| match chunks.get(&span.ptr) {
             Some((size, records)) => {
                 for record in *records {
