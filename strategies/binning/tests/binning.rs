@@ -1,0 +1,163 @@
+//! What is special about `binning`: which requests share a size, and where their memory comes from.
+
+use allocator_core::{
+    Block, CallKind, Configure, Device, LogDevice, Machine, Request, SimDevice, Span, SpanState, Strategy, StreamId,
+};
+use strategy_binning::{Binning, Params};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const A: StreamId = StreamId(0);
+const B: StreamId = StreamId(1);
+
+struct Rig {
+    dev: LogDevice<SimDevice>,
+    binning: Binning,
+}
+
+impl Rig {
+    fn new(capacity: u64, params: Params) -> Rig {
+        let dev = LogDevice::new(SimDevice::new(capacity));
+        let binning = Binning::new(params, &dev.info()).unwrap();
+        Rig { dev, binning }
+    }
+
+    fn allocate(&mut self, size: u64, stream: StreamId) -> Block {
+        self.binning.allocate(&mut self.dev, Request::new(size, stream)).unwrap()
+    }
+
+    fn free(&mut self, block: Block) {
+        self.binning.free(&mut self.dev, block).unwrap();
+    }
+
+    fn reserved(&self) -> u64 {
+        self.dev.usage().reserved
+    }
+
+    fn live(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        self.binning.inspect(&mut |span| spans.extend((span.state == SpanState::Live).then_some(span)));
+        spans
+    }
+}
+
+/// Bins of 4, 8 and 16 KiB with chunks of 4 blocks, 112 KiB in all.
+fn small() -> Params {
+    Params { min_size_exponent: 12, max_size_exponent: 14, blocks_to_preallocate: 4, ..Params::default() }
+}
+
+#[test]
+fn every_bin_starts_with_a_chunk() {
+    let mut rig = Rig::new(4 << 30, Params::default());
+    rig.allocate(512, A);
+    // 16 + 32 … of the pool's growth: 128 blocks of 256 KiB, as much again for 512 KiB, and doubling from there.
+    assert_eq!(rig.reserved(), 32 * MIB + 64 * MIB + 128 * MIB + 256 * MIB + 512 * MIB);
+}
+
+#[test]
+fn a_request_gets_a_block_of_the_smallest_bin_that_holds_it() {
+    let mut rig = Rig::new(1 << 30, small());
+    let blocks = [1, 4 * KIB, 4 * KIB + 1, 9 * KIB, 16 * KIB, 16 * KIB + 1].map(|size| rig.allocate(size, A));
+    let mut sizes: Vec<u64> = rig.live().iter().map(|span| span.size).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [4 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 16 * KIB, 16 * KIB + 512]);
+    blocks.into_iter().for_each(|block| rig.free(block));
+    assert!(rig.live().is_empty());
+}
+
+#[test]
+fn blocks_are_used_in_turn() {
+    let mut rig = Rig::new(1 << 30, small());
+    let mut places = Vec::new();
+    for _ in 0..5 {
+        let block = rig.allocate(KIB, A);
+        places.push(block.ptr());
+        rig.free(block);
+    }
+    assert_eq!(places[4], places[0]);
+    places.dedup();
+    assert_eq!(places.len(), 5);
+}
+
+#[test]
+fn a_bin_grows_by_a_chunk_when_no_stream_has_a_block() {
+    let mut rig = Rig::new(1 << 30, small());
+    (0..4).for_each(|_| drop(rig.allocate(4 * KIB, B)));
+    let before = rig.reserved();
+    rig.allocate(4 * KIB, B);
+    assert!(rig.reserved() > before);
+}
+
+#[test]
+fn a_stream_waits_for_the_one_whose_chunk_it_uses() {
+    let params = Params { min_size_exponent: 20, max_size_exponent: 20, blocks_to_preallocate: 1, ..Params::default() };
+    let mut rig = Rig::new(1 << 30, params);
+    let large = rig.allocate(3 * MIB, A);
+    let ptr = large.ptr();
+    rig.dev.work(A, 1_000_000).unwrap();
+    rig.free(large);
+    // The first chunk, and a second one, which the pool cuts from what stream 0 may still be at work in.
+    let (first, second) = (rig.allocate(MIB, A), rig.allocate(MIB, A));
+    assert_eq!(second.ptr(), ptr);
+    rig.free(first);
+    rig.free(second);
+    let before = rig.dev.usage().calls[CallKind::OrderAfter as usize];
+    rig.allocate(MIB, B);
+    assert_eq!(rig.dev.usage().calls[CallKind::OrderAfter as usize], before + 1);
+}
+
+#[test]
+fn without_room_for_all_first_chunks_requests_are_served_all_the_same() {
+    let mut rig = Rig::new(40 * MIB, Params::default());
+    let sizes = [300 * KIB, MIB, 4 * MIB, 5 * MIB];
+    let blocks = sizes.map(|size| rig.allocate(size, A));
+    assert_eq!(rig.live().iter().map(|span| span.size).sum::<u64>(), sizes.iter().sum::<u64>(), "all from the pool");
+    blocks.into_iter().for_each(|block| rig.free(block));
+    rig.binning.trim(&mut rig.dev, 0).unwrap();
+    assert_eq!(rig.reserved(), 0);
+}
+
+#[test]
+fn trim_gives_chunks_back_that_no_block_is_live_in() {
+    let mut rig = Rig::new(1 << 30, small());
+    let (kept, freed) = (rig.allocate(4 * KIB, A), rig.allocate(16 * KIB, B));
+    rig.free(freed);
+    let before = rig.reserved();
+    let released = rig.binning.trim(&mut rig.dev, 0).unwrap();
+    assert_eq!((released, rig.reserved()), (96 * KIB, before - 96 * KIB), "the chunks of 8 and 16 KiB blocks");
+    rig.free(kept);
+    assert_eq!(rig.binning.trim(&mut rig.dev, 0), Ok(16 * KIB));
+    rig.allocate(1, A);
+    assert_eq!(rig.reserved(), before, "the bins start anew");
+}
+
+#[test]
+fn a_block_in_use_elsewhere_waits_for_its_fences() {
+    let params = Params { blocks_to_preallocate: 1, ..small() };
+    let mut rig = Rig::new(1 << 30, params);
+    let block = rig.allocate(4 * KIB, A);
+    let ptr = block.ptr();
+    rig.binning.record_stream(&mut rig.dev, &block, StreamId::ticket(0)).unwrap();
+    rig.free(block);
+    let other = rig.allocate(4 * KIB, A);
+    assert_ne!(other.ptr(), ptr);
+    rig.dev.complete(0);
+    assert_eq!(rig.allocate(4 * KIB, A).ptr(), ptr);
+}
+
+#[test]
+fn a_parameter_that_makes_no_sense_is_named() {
+    let info = SimDevice::new(MIB).info();
+    let params = Params::default;
+    for (params, text) in [
+        (Params { min_size_exponent: 8, ..params() }, "min_size_exponent=8: write a number from 9 to 40"),
+        (
+            Params { max_size_exponent: 17, ..params() },
+            "max_size_exponent=17: write a number from min_size_exponent=18 to 40",
+        ),
+        (Params { blocks_to_preallocate: 0, ..params() }, "blocks_to_preallocate=0: write a number from 1 to 65536"),
+        (Params { initial_pool_size: 1, ..params() }, "initial_pool_size=1: write 0 or a multiple of 512 bytes"),
+    ] {
+        assert_eq!(Binning::new(params, &info).unwrap_err().to_string(), text);
+    }
+}
