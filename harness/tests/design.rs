@@ -33,6 +33,8 @@ fn allowed(folder: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "workload-gen" => (&["allocator-core"], &[]),
         // A preset of the other's engine.
         "strategies/expandable" => (&["allocator-core", "strategy-caching"], &["workload-gen"]),
+        // Gets its memory from the other.
+        "strategies/binning" => (&["allocator-core", "strategy-pool"], &["workload-gen"]),
         _ => (&["allocator-core"], &["workload-gen"]),
     }
 }

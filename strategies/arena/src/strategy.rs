@@ -19,9 +19,6 @@ use allocator_core::{
     Request, Span, SpanState, Strategy, StreamId, StreamUses, Sync,
 };
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
-
 /// RMM's arena resource.
 #[derive(Clone, Debug)]
 pub struct Arena {
@@ -146,7 +143,7 @@ impl Strategy for Arena {
             self.start(dev)?;
         }
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS)?;
+            self.settle(dev, StreamUses::FEW)?;
         }
         self.heap.open(arena_of(req.stream));
         let slot = match self.take(req.stream, size) {

@@ -11,8 +11,6 @@ use allocator_core::{
 use std::collections::BTreeMap;
 use strategy_pool::Pool;
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
 const BINNED: u32 = 1 << 31;
 
 /// RMM's binning resource over fixed-size resources over a pool.
@@ -161,7 +159,7 @@ impl Strategy for Binning {
             return Ok(Block::empty());
         }
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS)?;
+            self.settle(dev, StreamUses::FEW)?;
         }
         if self.unfilled < self.bins.count() {
             self.fill(dev)?;

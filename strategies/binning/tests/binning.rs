@@ -50,7 +50,7 @@ fn small() -> Params {
 fn every_bin_starts_with_a_chunk() {
     let mut rig = Rig::new(4 << 30, Params::default());
     rig.allocate(512, A);
-    // 16 + 32 … of the pool's growth: 128 blocks of 256 KiB, as much again for 512 KiB, and doubling from there.
+    // 128 blocks each; the pool grows by just as much, since each chunk is larger than all before it.
     assert_eq!(rig.reserved(), 32 * MIB + 64 * MIB + 128 * MIB + 256 * MIB + 512 * MIB);
 }
 
@@ -82,10 +82,11 @@ fn blocks_are_used_in_turn() {
 #[test]
 fn a_bin_grows_by_a_chunk_when_no_stream_has_a_block() {
     let mut rig = Rig::new(1 << 30, small());
-    (0..4).for_each(|_| drop(rig.allocate(4 * KIB, B)));
+    let blocks = [B; 4].map(|stream| rig.allocate(4 * KIB, stream));
     let before = rig.reserved();
-    rig.allocate(4 * KIB, B);
+    let fifth = rig.allocate(4 * KIB, B);
     assert!(rig.reserved() > before);
+    assert!(blocks.iter().all(|block| block.ptr() != fifth.ptr()));
 }
 
 #[test]

@@ -14,9 +14,6 @@ use crate::params::Params;
 use crate::record::{Record, State};
 use allocator_core::{AllocError, Block, Device, DeviceError, Request, StreamId, StreamUses, Sync};
 
-/// So many fences may be found not to have passed in one request.
-const POLLS: usize = 4;
-
 /// RMM's pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -51,7 +48,7 @@ impl Pool {
     pub(crate) fn serve(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
         let size = req.size.checked_next_multiple_of(self.unit).ok_or(AllocError::TooLarge)?;
         if self.uses.is_waiting() {
-            self.settle(dev, POLLS)?;
+            self.settle(dev, StreamUses::FEW)?;
         }
         let stream = req.stream.0;
         self.heap.open(stream);
