@@ -287,7 +287,8 @@ fn a_strategy_that_fails_half_way_leaves_nothing() {
                 Err(why) => break why,
             }
         };
-        assert!(blocks.len() >= 20, "{}: {refused} after {}", configured.entry.name, blocks.len());
+        // RMM's arena takes half of what is free.
+        assert!(blocks.len() >= 10, "{}: {refused} after {}", configured.entry.name, blocks.len());
         drop(dev);
         assert_eq!(free(&card), before, "{}", configured.entry.name);
     }
