@@ -287,6 +287,24 @@ fn split_cap_is_what_pytorch_reserves() {
     }
 }
 
+/// The page says that arena's rows with a size have the smallest one, or all of the device.
+#[test]
+fn arena_has_no_more_than_it_needs() {
+    for test in TESTS.iter() {
+        let rows: Vec<&Row> =
+            test.rows.iter().filter(|row| row.strategy == "arena" && !row.settings.is_empty()).collect();
+        let [row] = rows[..] else { panic!("{}: {} rows of arena with a size", test.name, rows.len()) };
+        let size = row.reserved_peak_bytes;
+        assert_eq!(row.settings, format!("arena_size={size}"), "{}", test.name);
+        if row.oom_event.is_some() {
+            assert_eq!(Some(size), test.trace.header.device_bytes, "{}", test.name);
+        } else {
+            let less = replayed(&test.name, &test.trace, "arena", &format!("arena_size={}", size - 512), "");
+            assert!(less.oom_event.is_some(), "{}: {} would do", test.name, size - 512);
+        }
+    }
+}
+
 #[test]
 fn the_program_says_the_same() {
     let files: Vec<String> = TESTS.iter().map(|test| format!("{}.trace", test.name)).collect();
