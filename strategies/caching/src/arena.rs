@@ -5,7 +5,7 @@
 
 use crate::address::AddressMap;
 use crate::index::FreeIndex;
-use crate::slab::{ARENA_SHIFT, FREE, IN_USE, SMALL, Slab};
+use crate::slab::{ARENA_SHIFT, FREE, GRANULE_SHIFT, IN_USE, SMALL, Slab};
 use allocator_core::{PoolId, StreamId};
 
 /// See the module.
@@ -80,19 +80,45 @@ impl Arena {
     /// arena's. `false`: the addresses are too far apart.
     pub(crate) fn cover(&mut self, slab: &mut Slab, number: u32, address: u64, bytes: u64) -> bool {
         match self.areas.cover(address, bytes) {
-            Err(_) => false,
             Ok(None) => true,
             Ok(Some(old)) => {
-                for slot in 1..slab.len() {
-                    let node = &mut slab[slot];
-                    if node.is(IN_USE) && node.arena() == number as usize {
-                        node.key = self.areas.translate(&old, node.key);
-                    }
-                }
-                self.index.rekey(slab.nodes());
+                self.renumber(slab, number, &old);
                 true
             }
+            Err(_) => self.cover_anew(slab, number, address, bytes),
         }
+    }
+
+    /// The same, without the areas that no block is in any more: a device may give other addresses each time.
+    #[cold]
+    fn cover_anew(&mut self, slab: &mut Slab, number: u32, address: u64, bytes: u64) -> bool {
+        let old = self.areas.clone();
+        let mut used = Vec::new();
+        for slot in 1..slab.len() {
+            let node = &slab[slot];
+            if node.is(IN_USE) && node.arena() == number as usize {
+                used.push((self.areas.address(node.key), node.size() << GRANULE_SHIFT));
+            }
+        }
+        self.areas = AddressMap::default();
+        used.push((address, bytes));
+        if used.into_iter().any(|(address, bytes)| self.areas.cover(address, bytes).is_err()) {
+            self.areas = old;
+            return false;
+        }
+        self.renumber(slab, number, &old);
+        true
+    }
+
+    /// Blocks get tokens of the areas as they are now; they had those of `old`.
+    fn renumber(&mut self, slab: &mut Slab, number: u32, old: &AddressMap) {
+        for slot in 1..slab.len() {
+            let node = &mut slab[slot];
+            if node.is(IN_USE) && node.arena() == number as usize {
+                node.key = self.areas.translate(old, node.key);
+            }
+        }
+        self.index.rekey(slab.nodes());
     }
 
     /// The address of a block of this arena.

@@ -36,3 +36,21 @@ fn a_run_repeats_from_its_log() {
     assert_eq!(ramp(&mut again, &mut script), reserved);
     assert_eq!(script.finish(), Ok(()));
 }
+
+#[test]
+fn addresses_do_not_run_out_where_each_range_gets_new_ones() {
+    // The simulated device gives no address twice before it has to: these are ranges of 22 TiB in all.
+    let mut dev = SimDevice::new(80 << 30);
+    let mut strategy = Expandable::new(Params::default(), &dev.info()).unwrap();
+    let small = strategy.allocate(&mut dev, Request::new(512, StreamId(0))).unwrap();
+    for round in 0..250 {
+        let large = strategy
+            .allocate(&mut dev, Request::new(4 << 20, StreamId(0)))
+            .unwrap_or_else(|error| panic!("{error} in round {round}"));
+        strategy.free(&mut dev, large).unwrap();
+        assert!(strategy.trim(&mut dev, 0).unwrap() > 0);
+    }
+    strategy.free(&mut dev, small).unwrap();
+    strategy.trim(&mut dev, 0).unwrap();
+    assert_eq!(dev.usage().reserved, 0);
+}
