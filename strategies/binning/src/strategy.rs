@@ -47,12 +47,13 @@ impl Binning {
     }
 
     /// Gives every bin its first chunk. Where there is no memory for all of them, the source cannot be set up; here
-    /// the chunks go back to the pool, and bins get theirs when they are asked for blocks.
+    /// the chunks go back to the device, and bins get theirs when they are asked for blocks.
     #[cold]
     fn fill(&mut self, dev: &mut dyn Device) -> Result<(), AllocError> {
         while self.unfilled < self.bins.count() {
             if !self.grow(dev, self.unfilled, StreamId::DEFAULT)? {
                 self.give_back(dev)?;
+                self.pool.trim(dev, 0)?;
                 self.unfilled = self.bins.count();
                 break;
             }
