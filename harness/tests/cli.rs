@@ -103,7 +103,7 @@ fn every_recording_runs_on_every_strategy_and_gives_the_same_bytes() {
     assert_eq!(column(&first, "run").iter().collect::<BTreeSet<_>>().len(), rows, "ids are not unique");
 
     // A strategy that is not published yet has rows of its own, which may end as they like.
-    let published = include_str!("../../results/sim-h200-2/run.csv");
+    let published = include_str!("../../results/sim-h200-3/run.csv");
     let known: BTreeSet<String> = column(published, "strategy").into_iter().collect();
     let mut lines = first.lines();
     let header = lines.next();
@@ -194,8 +194,8 @@ fn usage_errors_say_the_way_out() {
 #[test]
 fn nothing_selected_lists_what_there_is() {
     let folder = folder();
-    fails(&folder, &["run", "-s", "no_such_strategy"], 3, &["caching, direct"]);
-    fails(&folder, &["run", "-S", "."], 3, &["caching, direct"]);
+    fails(&folder, &["run", "-s", "no_such_strategy"], 3, &["caching, cupy, direct"]);
+    fails(&folder, &["run", "-S", "."], 3, &["caching, cupy, direct"]);
     fails(&folder, &["run", "-s", "cuda-async"], 3, &["stream-ordered pool for cuda-async", "-d cuda"]);
     fails(&folder, &["run", "-w", "no_such_workload"], 3, &["gnn.default"]);
     fails(&folder, &["run", "--trace", "tiny.trace", "-W", "tiny"], 3, &["there are: tiny"]);

@@ -9,6 +9,7 @@ mod common;
 use common::shell;
 use common::{Done, fails, harness, succeeds};
 use harness::metric::METRICS;
+use harness::registry::STRATEGIES;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -195,4 +196,16 @@ fn rows_come_from_a_pipe_and_from_the_newest_run() {
         let row = table.lines().nth(1).unwrap();
         assert!(row.split(',').skip(2).all(|cell| cell.parse::<f64>().is_ok()), "{metric}: {row}");
     }
+}
+
+/// The table of all strategies is that of the published rows, which are those of this program (`cli.rs`).
+#[test]
+fn the_readme_shows_the_published_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let command = ["compare", "results/sim-h200-3", "--metric", "overhead", "--format", "markdown"];
+    let table = succeeds(&root, &command);
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    assert!(readme.contains(&format!("harness {}", command.join(" "))), "the command is not there");
+    assert!(readme.contains(&table), "the README does not show\n{table}");
+    assert!(STRATEGIES.iter().filter(|entry| !entry.stream_ordered).all(|entry| table.contains(entry.name)), "{table}");
 }
