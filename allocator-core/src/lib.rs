@@ -18,6 +18,7 @@ mod request;
 mod script;
 mod sim;
 mod strategy;
+mod stream_numbers;
 mod stream_uses;
 #[cfg(test)]
 mod toy;
@@ -30,5 +31,6 @@ pub use request::{Block, PoolId, Request, StreamId};
 pub use script::{Answer, Call, LogDevice, Mismatch, ScriptDevice, Step};
 pub use sim::{Cost, Measured, Packing, Profile, Residual, SimDevice};
 pub use strategy::{Configure, Control, Span, SpanState, Strategy};
+pub use stream_numbers::StreamNumbers;
 pub use stream_uses::StreamUses;
 pub use virtual_range::VirtualRange;

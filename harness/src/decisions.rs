@@ -202,7 +202,7 @@ a 2 9 0
                     text: why.to_string(),
                 })
             };
-            let sim = SimDevice::new(1 << 30);
+            let sim = SimDevice::new(8 << 30);
             let Ok(result) = decisions(&trace, build, Box::new(sim.clone()), sim, &Interrupt::default()) else {
                 continue;
             };

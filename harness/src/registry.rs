@@ -155,28 +155,32 @@ fn with_values(one: &Configured, key: &str, text: &str) -> Result<Vec<Params>, E
         (one.entry.set)(&one.params, key, text)
             .map_err(|why| Error::Usage(format!("-p {key}={text}: {}: {why}", one.entry.name)))
     };
-    let whole = set(text);
-    let is_one = match &whole {
-        _ if !text.contains(',') => true,
-        Ok(params) => {
-            // A type that takes any text leaves it to the strategy whether it means something.
-            let mut dev = SimDevice::new(DEFAULT_CAPACITY).with_stream_ordered();
-            (one.entry.build)(params.clone(), &mut dev, MemoryLimit::Never).is_ok()
-        }
-        Err(_) => false,
+    // A type that takes any text leaves it to the strategy whether it means something.
+    let makes_sense = |params: &Params| {
+        let mut dev = SimDevice::new(DEFAULT_CAPACITY).with_stream_ordered();
+        (one.entry.build)(params.clone(), &mut dev, MemoryLimit::Never).is_ok()
     };
-    match is_one {
-        true => whole.map(|params| vec![params]),
-        false => text.split(',').map(set).collect(),
+    match set(text) {
+        Ok(whole) if !text.contains(',') || makes_sense(&whole) => Ok(vec![whole]),
+        // If its parts make no sense either, it is the whole that is refused, when it is built.
+        Ok(whole) => {
+            let parts: Result<Vec<Params>, _> = text.split(',').map(set).collect();
+            let are_values = |parts: &Vec<Params>| !text.split(',').any(str::is_empty) && parts.iter().all(makes_sense);
+            Ok(parts.ok().filter(are_values).unwrap_or_else(|| vec![whole]))
+        }
+        Err(_) if text.contains(',') => text.split(',').map(set).collect(),
+        Err(why) => Err(why),
     }
 }
 
-/// A parameter's value as it may be given with `-p`. Numbers that are sizes are written as such.
+/// A parameter's value as it may be given with `-p`. Numbers from 64 KiB on are taken for sizes where they are whole KiB.
 pub fn written(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "none".to_string(),
         Value::String(text) => text.clone(),
-        Value::Number(number) if !counts_mib(key) => number.as_u64().map_or_else(|| number.to_string(), size::exact),
+        Value::Number(number) if !counts_mib(key) && number.as_u64() >= Some(64 << 10) => {
+            number.as_u64().map_or_else(|| number.to_string(), size::exact)
+        }
         other => other.to_string(),
     }
 }
@@ -233,8 +237,18 @@ fn set<S: Configure>(params: &Params, key: &str, text: &str) -> Result<Params, S
         _ if counts_mib => "it counts MiB: write a number without a unit, such as 128".to_string(),
         Some(Value::Bool(_)) => "write true or false".to_string(),
         Some(Value::Null) | None => "write a number, or 'none'".to_string(),
-        Some(default) => format!("write a value like its default {default}"),
+        // Of a few words, the type knows which.
+        Some(Value::String(_)) => refused_word::<S>(params, key, text),
+        Some(default) => format!("write a value like its default {}", written(key, default)),
     })
+}
+
+/// Why a word is none of those that a field takes.
+fn refused_word<S: Configure>(params: &Params, key: &str, text: &str) -> String {
+    let mut trial = params.clone();
+    trial.insert(key.to_string(), Value::String(text.to_string()));
+    let why = serde_json::from_value::<S::Params>(Value::Object(trial)).err();
+    why.map_or_else(String::new, |why| why.to_string())
 }
 
 /// What `text` may mean for a field that holds `current`, likeliest first. A number of MiB is no number of bytes.
@@ -450,15 +464,19 @@ mod tests {
         assert_eq!(titles(&[("bytes", "2MiB,512,1536KiB")]), ["typed bytes=2MiB", "typed", "typed bytes=1536KiB"]);
         assert_eq!(
             titles(&[("on", "false,true"), ("maybe", "none,2048")]),
-            ["typed", "typed maybe=2KiB", "typed on=true", "typed maybe=2KiB on=true"]
+            ["typed", "typed maybe=2048", "typed on=true", "typed maybe=2048 on=true"]
         );
-        assert_eq!(titles(&[("bytes", "1KiB,1024")]), ["typed bytes=1KiB"], "one value, written in two ways");
+        assert_eq!(titles(&[("bytes", "64KiB,65536")]), ["typed bytes=64KiB"], "one value, written in two ways");
         assert_eq!(titles(&[("span_mb", "2048")]), ["typed span_mb=2048"], "a number of MiB");
-        let caching = STRATEGIES.iter().find(|entry| entry.name == "caching").unwrap();
+        let [caching, tlsf] =
+            ["caching", "tlsf"].map(|name| STRATEGIES.iter().find(|entry| entry.name == name).unwrap());
+        let search = Setting { key: "search".to_string(), value: "min_time,min_memory".to_string() };
+        assert_eq!(configure(&[tlsf], &[search]).unwrap().len(), 2, "a text that the strategy reads");
         for (conf, values) in [
             ("expandable_segments:True,max_split_size_mb:128", 1),
-            (",max_split_size_mb:128", 2),
-            ("max_split_size_mb:64,max_split_size_mb:128,,", 3),
+            ("max_split_size_mb:64,max_split_size_mb:-1", 1),
+            ("expandable_segments:True,,", 1),
+            ("roundup_power2_divisions:[256:1,512:3,>:4]", 1),
         ] {
             let setting = Setting { key: "conf".to_string(), value: conf.to_string() };
             assert_eq!(configure(&[caching], &[setting]).unwrap().len(), values, "{conf}");

@@ -26,8 +26,9 @@ pub fn memory(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> Str
     let row = |report: &Report| -> Option<Vec<String>> {
         let memory = &report.audit.as_ref()?.memory;
         // Memory that was handed out wrongly is no memory saved.
+        // What was refused is not in the load, so with one it says nothing either.
         let of_load = |ratio: fn(u64, u64) -> String| match report.outcome() {
-            Outcome::Invalid => String::new(),
+            Outcome::Invalid | Outcome::Oom => String::new(),
             _ => ratio(memory.reserved_peak, memory.load_peak),
         };
         Some(vec![
@@ -40,7 +41,10 @@ pub fn memory(jobs: &[Job<'_>], reports: &[Report], width: Option<usize>) -> Str
     };
     let title = |job: &Job<'_>| {
         // A run that failed an allocation has a lower load; the others tell the workload's.
-        let of_workload = jobs.iter().zip(reports).filter(|(other, _)| other.workload.name == job.workload.name);
+        let of_workload = jobs
+            .iter()
+            .zip(reports)
+            .filter(|(other, report)| other.workload.name == job.workload.name && report.outcome() != Outcome::Oom);
         let load = of_workload.filter_map(|(_, report)| Some(report.audit.as_ref()?.memory.load_peak)).max();
         let load = load.map_or(String::new(), |load| format!(", load bound {}", bytes(load)));
         format!("{}{load}", events(job))
@@ -150,8 +154,8 @@ fn by_workload(
 ) -> String {
     let mut lines = table.lines();
     let head = lines.next().unwrap_or_default();
-    // Rows may end early, in blanks; the head never does.
-    let width = head.width();
+    // Rows may end early, in blanks, and the head may be shorter than the names below it.
+    let width = table.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
     let with = |line: &str, outcome: &str| match has_outcomes {
         true => format!("{MARGIN}{line}{}{BEFORE_OUTCOME}{outcome}\n", " ".repeat(width - line.width())),
         false => format!("{MARGIN}{line}\n"),
@@ -249,15 +253,18 @@ mod tests {
             [Report { audit: Some(audit), times, finding, ..Report::default() }]
         };
         let jobs = [job];
-        assert!(memory(&jobs, &report(Outcome::Oom), None).contains("200.0 %"));
-        assert!(!memory(&jobs, &report(Outcome::Invalid), None).contains('%'));
+        assert!(memory(&jobs, &report(Outcome::Ok), None).contains("200.0 %"));
+        for outcome in [Outcome::Oom, Outcome::Invalid] {
+            assert!(!memory(&jobs, &report(outcome), None).contains('%'), "{outcome:?}");
+        }
+        assert!(!memory(&jobs, &report(Outcome::Oom), None).contains("load bound"), "not all of it was served");
         let table = times(&jobs, &report(Outcome::Ok), None);
         let row = table.lines().last().unwrap();
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["caching", "ok"], "{table}");
         assert!(findings(&jobs, &report(Outcome::Oom)).contains(r"a\u{1b}[31m"));
 
-        let narrow = memory(&jobs, &report(Outcome::Oom), Some(40));
-        let plain = narrow.replace(BOLD, "").replace(YELLOW, "").replace(RESET, "");
+        let narrow = memory(&jobs, &report(Outcome::Ok), Some(40));
+        let plain = narrow.replace(BOLD, "").replace(RESET, "");
         let expected = [
             "   strategy  reserved  overhead",
             "w  0 events, load bound 2.00 MiB",
@@ -269,10 +276,20 @@ mod tests {
             "",
             "   strategy  driver time    outcome",
             "w  0 events, load bound 2.00 MiB",
-            "   caching          0 ns    oom",
+            "   caching          0 ns    ok",
             "",
         ]
         .join("\n");
         assert_eq!(plain, expected, "what does not fit follows below");
+
+        // Names with parameters are longer than their head.
+        let mut longer = strategy.clone();
+        longer.params.insert("conf".to_string(), "garbage_collection_threshold:0.6".into());
+        let [job] = jobs;
+        let jobs = [Job { strategy: &longer, ..job }];
+        for width in 1..130 {
+            let table = memory(&jobs, &report(Outcome::Ok), Some(width));
+            assert!(table.lines().filter(|line| line.ends_with("    ok")).count() == 1, "{width}: {table}");
+        }
     }
 }

@@ -288,7 +288,8 @@ fn a_strategy_that_fails_half_way_leaves_nothing() {
             }
         };
         // RMM's arena takes half of what is free.
-        assert!(blocks.len() >= 10, "{}: {refused} after {}", configured.entry.name, blocks.len());
+        let least = if configured.entry.name == "arena" { 10 } else { 20 };
+        assert!(blocks.len() >= least, "{}: {refused} after {}", configured.entry.name, blocks.len());
         drop(dev);
         assert_eq!(free(&card), before, "{}", configured.entry.name);
     }

@@ -67,22 +67,22 @@ fn every_list_has_it_in_order() {
     };
     let before = lists(&copy);
     copy.makes(&["zone"]);
-    copy.makes(&["best-fit"]);
-    copy.makes(&["best"]);
+    copy.makes(&["able-fit"]);
+    copy.makes(&["able"]);
     let new = [
         [
-            "strategy-best = { path = \"strategies/best\" }",
-            "strategy-best-fit = { path = \"strategies/best-fit\" }",
+            "strategy-able = { path = \"strategies/able\" }",
+            "strategy-able-fit = { path = \"strategies/able-fit\" }",
             "strategy-zone = { path = \"strategies/zone\" }",
         ],
         [
-            "strategy-best = { workspace = true }",
-            "strategy-best-fit = { workspace = true }",
+            "strategy-able = { workspace = true }",
+            "strategy-able-fit = { workspace = true }",
             "strategy-zone = { workspace = true }",
         ],
         [
-            "    entry::<strategy_best::Best>(),",
-            "    entry::<strategy_best_fit::BestFit>(),",
+            "    entry::<strategy_able::Able>(),",
+            "    entry::<strategy_able_fit::AbleFit>(),",
             "    entry::<strategy_zone::Zone>(),",
         ],
     ];

@@ -13,6 +13,7 @@ use crate::device::{Device, DeviceInfo, Sync};
 use crate::error::{AllocError, ConfigError, DeviceError, FreeError, FreeFailure};
 use crate::request::{Block, PoolId, Request, StreamId};
 use crate::strategy::{Configure, Span, SpanState, Strategy};
+use crate::stream_numbers::StreamNumbers;
 use crate::stream_uses::StreamUses;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -62,6 +63,7 @@ pub struct StreamSafe<S> {
     /// What a new stream starts with.
     fresh: S,
     lanes: Vec<(StreamId, S)>,
+    numbers: StreamNumbers,
     blocks: Vec<Entry>,
     vacant: Vec<u32>,
     uses: StreamUses,
@@ -95,15 +97,13 @@ impl<S: SingleStream> StreamSafe<S> {
         (is_live && is_same).then_some(entry)
     }
 
-    /// The index of a stream. Programs have few streams.
+    /// The index of a stream.
     #[inline]
     fn lane(&mut self, stream: StreamId) -> u32 {
-        let known = self.lanes.iter().position(|lane| lane.0 == stream);
-        let at = known.unwrap_or_else(|| {
+        self.numbers.get(stream).unwrap_or_else(|| {
             self.lanes.push((stream, self.fresh.clone()));
-            self.lanes.len() - 1
-        });
-        at as u32
+            self.numbers.add(stream)
+        })
     }
 
     fn reserved(&self) -> u64 {
@@ -146,14 +146,26 @@ impl<S: SingleStream> StreamSafe<S> {
         Ok(())
     }
 
-    /// A second try, when everything that is free has gone back to the device.
+    /// Further tries: when everything that is free has gone back to the device; when the host has waited for blocks that
+    /// others use, and the stream got its own; when those have gone back, too. Each only if it can help.
     #[cold]
     fn try_again(&mut self, dev: &mut dyn Device, lane: u32, size: u64) -> Result<Place, AllocError> {
-        let has_waited = self.uses.is_waiting();
-        if self.trim(dev, 0)? == 0 && !has_waited {
-            return Err(AllocError::OutOfMemory);
+        let mut answer = Err(AllocError::OutOfMemory);
+        let before = self.reserved();
+        self.release(dev, 0)?;
+        if self.reserved() < before {
+            answer = self.lanes[lane as usize].1.allocate(dev, size);
         }
-        self.lanes[lane as usize].1.allocate(dev, size)
+        if answer == Err(AllocError::OutOfMemory) && self.uses.is_waiting() {
+            dev.sync(Sync::Device)?;
+            self.settle(dev, usize::MAX)?;
+            answer = self.lanes[lane as usize].1.allocate(dev, size);
+            if answer == Err(AllocError::OutOfMemory) {
+                self.release(dev, 0)?;
+                answer = self.lanes[lane as usize].1.allocate(dev, size);
+            }
+        }
+        answer
     }
 }
 
@@ -259,7 +271,8 @@ impl<S: SingleStream> Configure for StreamSafe<S> {
 
     fn new(params: S::Params, device: &DeviceInfo) -> Result<Self, ConfigError> {
         let fresh = S::new(params, device)?;
-        Ok(StreamSafe { fresh, lanes: Vec::new(), blocks: Vec::new(), vacant: Vec::new(), uses: StreamUses::default() })
+        let (numbers, uses) = (StreamNumbers::default(), StreamUses::default());
+        Ok(StreamSafe { fresh, lanes: Vec::new(), numbers, blocks: Vec::new(), vacant: Vec::new(), uses })
     }
 }
 
@@ -360,6 +373,26 @@ mod tests {
         strategy.free(&mut dev, again).unwrap();
         assert!(strategy.allocate(&mut dev, request(2)).is_ok(), "stream 0 gives back what it keeps");
         assert_eq!(strategy.allocate(&mut dev, request(3)), Err(AllocError::OutOfMemory));
+    }
+
+    #[test]
+    fn the_host_waits_only_if_nothing_else_helps() {
+        let mut dev = SimDevice::new(32 * MIB);
+        let mut strategy = fresh(&dev.info());
+        let allocate = |strategy: &mut StreamSafe<KeepsOne>, dev: &mut SimDevice, mib| {
+            strategy.allocate(dev, Request::new(mib * MIB, StreamId(0)))
+        };
+        let cached = allocate(&mut strategy, &mut dev, 16).unwrap();
+        let shared = allocate(&mut strategy, &mut dev, 4).unwrap();
+        strategy.record_stream(&mut dev, &shared, StreamId::ticket(0)).unwrap();
+        strategy.free(&mut dev, cached).unwrap();
+        strategy.free(&mut dev, shared).unwrap();
+        let syncs = |dev: &SimDevice| dev.usage().calls[CallKind::Sync as usize];
+        let block = allocate(&mut strategy, &mut dev, 20).unwrap();
+        assert_eq!(syncs(&dev), 0, "what was cached is enough");
+        strategy.free(&mut dev, block).unwrap();
+        assert!(allocate(&mut strategy, &mut dev, 30).is_ok());
+        assert_eq!(syncs(&dev), 1, "only the shared block makes room");
     }
 
     #[test]

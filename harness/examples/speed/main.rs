@@ -10,10 +10,13 @@
 //! ```
 //!
 //! A strategy is measured by handle, through `dyn`, as whoever makes it from its name calls it, and on a device that
-//! costs nothing (`stub`). The forms are those of one known strategy, and on the simulated device: `by_handle` frees a block by the handle that it was handed out with. `by_address` keeps a table of blocks
-//! by their addresses. `by_address_locked` locks a mutex around that at every call, which is the service that PyTorch's
-//! functions give. `counted` is `by_handle` with the calls in functions of their own, so that callgrind can count their
-//! instructions alone (`scripts/instructions`). All keep full statistics.
+//! costs nothing (`stub`).
+//!
+//! The forms are those of one known strategy, and on the simulated device: `by_handle` frees a block by the handle that
+//! it was handed out with. `by_address` keeps a table of blocks by their addresses. `by_address_locked` locks a mutex
+//! around that at every call, which is the service that PyTorch's functions give. `counted` is `by_handle` with the
+//! calls in functions of their own, so that callgrind can count their instructions alone (`scripts/instructions`). All
+//! keep full statistics.
 
 mod load;
 mod stub;
@@ -195,12 +198,15 @@ fn time(form: &str, path: &str) -> Result<(), Box<dyn std::error::Error>> {
 
 fn strategy(name: &str, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let entry = STRATEGIES.iter().find(|entry| entry.name == name).ok_or_else(|| format!("no strategy '{name}'"))?;
-    let (settings, paths): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| word.contains('='));
-    let settings: Vec<Setting> = settings
+    let settings: Vec<Setting> = words
         .iter()
-        .filter_map(|word| word.split_once('='))
+        .map_while(|word| word.split_once('='))
         .map(|(key, value)| Setting { key: key.to_string(), value: value.to_string() })
         .collect();
+    let paths = &words[settings.len()..];
+    if paths.is_empty() {
+        return Err(USAGE.into());
+    }
     for path in paths {
         let load = Load::read(path).map_err(|error| format!("{path}: {error}"))?;
         for one in configure(&[entry], &settings)? {

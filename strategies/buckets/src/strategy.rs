@@ -5,7 +5,7 @@ use crate::params::Params;
 use crate::slabs::{Entry, NONE, Slab, Slabs, State};
 use allocator_core::{
     AllocError, Block, ConfigError, Configure, Device, DeviceError, DeviceInfo, FreeError, FreeFailure, PoolId,
-    Request, Span, SpanState, Strategy, StreamId, StreamUses, Sync,
+    Request, Span, SpanState, Strategy, StreamId, StreamNumbers, StreamUses, Sync,
 };
 
 /// The strategy.
@@ -16,6 +16,7 @@ pub struct Buckets {
     keep_empty: u64,
     slabs: Slabs,
     lanes: Vec<Lane>,
+    numbers: StreamNumbers,
     uses: StreamUses,
     /// Bytes of all slabs.
     reserved: u64,
@@ -51,15 +52,13 @@ impl Buckets {
         (is_live && is_same).then_some(entry)
     }
 
-    /// The index of a stream. Programs have few streams.
+    /// The index of a stream.
     #[inline]
     fn lane(&mut self, stream: StreamId) -> u32 {
-        let known = self.lanes.iter().position(|lane| lane.stream == stream);
-        let at = known.unwrap_or_else(|| {
+        self.numbers.get(stream).unwrap_or_else(|| {
             self.lanes.push(Lane { stream, heads: Vec::new(), empty: NONE });
-            self.lanes.len() - 1
-        });
-        at as u32
+            self.numbers.add(stream)
+        })
     }
 
     /// Whether a slab that falls empty now has to go back.
@@ -332,6 +331,7 @@ impl Configure for Buckets {
             keep_empty,
             slabs: Slabs::new(),
             lanes: Vec::new(),
+            numbers: StreamNumbers::default(),
             uses: StreamUses::default(),
             reserved: 0,
             empty: 0,

@@ -11,7 +11,7 @@
 
 use crate::index::Index;
 use crate::slab::{Chunk, Slab, State};
-use allocator_core::{AllocError, Block, Device, DeviceError, StreamId, StreamUses, Sync};
+use allocator_core::{AllocError, Block, Device, DeviceError, StreamId, StreamNumbers, StreamUses, Sync};
 
 /// CuPy's memory pool. A block's slot is that of its record.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct Cupy {
     pub(crate) limit: u64,
     pub(crate) slab: Slab,
     lanes: Vec<Lane>,
+    numbers: StreamNumbers,
     /// Streams that have come to hold memory so far.
     arrivals: u64,
     pub(crate) uses: StreamUses,
@@ -49,18 +50,17 @@ impl Cupy {
     /// A pool without memory.
     pub(crate) fn empty(unit_log: u32, limit: u64) -> Cupy {
         let (slab, uses) = (Slab::new(), StreamUses::default());
-        Cupy { unit_log, limit, slab, lanes: Vec::new(), arrivals: 0, uses, reserved: 0 }
+        let (lanes, numbers) = (Vec::new(), StreamNumbers::default());
+        Cupy { unit_log, limit, slab, lanes, numbers, arrivals: 0, uses, reserved: 0 }
     }
 
-    /// The index of a stream. Programs have few streams.
+    /// The index of a stream.
     #[inline]
     fn lane(&mut self, stream: StreamId) -> u32 {
-        let known = self.lanes.iter().position(|lane| lane.stream == stream);
-        let at = known.unwrap_or_else(|| {
+        self.numbers.get(stream).unwrap_or_else(|| {
             self.lanes.push(Lane { stream, free: Index::new(), segments: 0, arrival: 0 });
-            self.lanes.len() - 1
-        });
-        at as u32
+            self.numbers.add(stream)
+        })
     }
 
     pub(crate) fn stream(&self, chunk: &Chunk) -> StreamId {
