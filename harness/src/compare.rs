@@ -8,7 +8,10 @@ use workload_gen::plain;
 
 /// The whole grid. With a `baseline`, each figure has beside it how many times that column's it is.
 pub fn page(grid: &Grid, baseline: Option<usize>) -> Page {
-    let reference = baseline.map_or(String::new(), |column| format!("\n×: times that of {}", grid.strategies[column]));
+    // An overhead may be nothing, and then no other is any times that.
+    let what = if grid.metric.name == "overhead" { "the reserved peak" } else { "that" };
+    let reference =
+        baseline.map_or(String::new(), |column| format!("\n×: times {what} of {}", grid.strategies[column]));
     let title = format!("{}{reference}", grid.metric.title());
     Page { title, table: table(grid, baseline), notes: String::new(), records: records(grid, baseline) }
 }
