@@ -75,10 +75,10 @@ impl Strategy for Cupy {
         Ok(self.shrink(dev, keep)?)
     }
 
-    /// The limit, as `set_limit` sets it.
+    /// The limit, as `set_limit` sets it. There 0 lifts it; here `None` does, and 0 bytes are as little as 1 byte.
     fn control(&mut self, _: &mut dyn Device, what: Control<'_>) -> Result<(), ControlError> {
         match what {
-            Control::Limit(limit) => self.limit = limit.unwrap_or(u64::MAX),
+            Control::Limit(limit) => self.limit = limit.map_or(u64::MAX, |bytes| bytes.max(1)),
             _ => return Err(ControlError::Unsupported),
         }
         Ok(())
@@ -106,7 +106,8 @@ impl Strategy for Cupy {
         }
     }
 
-    /// What `MemoryPool`'s methods of these names tell. A block that waits for other streams counts as used.
+    /// What `MemoryPool`'s methods of these names tell, and `get_limit`, which is 0 where there is no limit. A block that waits
+    /// for other streams counts as used.
     fn counters(&self, visit: &mut dyn FnMut(&str, i64)) {
         let free = || self.slab.chunks.iter().filter(|chunk| chunk.state == State::Free);
         let free_bytes: u64 = free().map(|chunk| self.bytes(chunk)).sum();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Params {
     /// Bytes that may be reserved at most; 0 is no limit.
     pub limit: u64,
-    /// The same as a share of the device's memory, in percent; 0 is no limit.
+    /// The same as a share of the device's memory, in percent, and at least 1 byte; 0 is no limit.
     pub limit_percent: f64,
 }
 
@@ -31,11 +31,10 @@ impl Params {
                 format!("limit={limit} and limit_percent={limit_percent}: set one of them, leave the other at 0");
             return Err(ConfigError(text));
         }
-        let share = (limit_percent / 100.0 * device.total as f64) as u64;
-        match limit.max(share) {
-            0 => Ok(u64::MAX),
-            limit => Ok(limit),
+        if limit_percent > 0.0 {
+            return Ok(((limit_percent / 100.0 * device.total as f64) as u64).max(1));
         }
+        Ok(if limit > 0 { limit } else { u64::MAX })
     }
 }
 
@@ -55,6 +54,7 @@ mod tests {
         assert_eq!(limit(1000, 0.0), Ok(1000));
         assert_eq!(limit(0, 37.5), Ok(3 << 29));
         assert_eq!(limit(0, 100.0), Ok(4 << 30));
+        assert_eq!(limit(0, 1e-10), Ok(1), "a share of less than a byte is a limit all the same");
     }
 
     #[test]

@@ -59,7 +59,8 @@ pub(crate) struct Slab {
     unused: u32,
 }
 
-/// A fixed number for a slot that has no pattern in common with it (the last step of MurmurHash3).
+/// A fixed number for a slot, different for each, that has no pattern in common with it: what is higher is mixed into what is
+/// lower by shifts, and the other way by odd factors (those of MurmurHash3's last step, whose shifts are others).
 fn scatter(slot: u32) -> u32 {
     let mut hash = slot;
     for factor in [0x85eb_ca6b, 0xc2b2_ae35] {

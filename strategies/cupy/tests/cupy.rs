@@ -165,6 +165,10 @@ fn the_limit_changes_at_run_time_and_touches_nothing_held() {
     rig.cupy.control(&mut rig.dev, Control::Limit(None)).unwrap();
     rig.allocate(512, A);
     rig.free(block);
+    assert_eq!(rig.counters()[4], 0, "as CuPy's `get_limit` without a limit");
+    rig.cupy.control(&mut rig.dev, Control::Limit(Some(0))).unwrap();
+    assert_eq!(rig.try_allocate(9 * MIB, A), Err(AllocError::OutOfMemory));
+    assert_eq!(rig.counters()[4], 1, "a limit that nothing fits is one");
     let answer = rig.cupy.control(&mut rig.dev, Control::PoolCreate(PoolId(1)));
     assert_eq!(answer, Err(ControlError::Unsupported));
 }
