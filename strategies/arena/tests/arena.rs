@@ -150,7 +150,7 @@ fn size_classes_round_up() {
 fn a_parameter_that_makes_no_sense_is_named() {
     let info = SimDevice::new(MIB).info();
     for size in [0, MIB - 512, MIB + 1] {
-        let text = format!("arena_size={size}: write null or a multiple of 512 bytes from 1048576 on");
+        let text = format!("arena_size={size}: write none or a multiple of 512 bytes from 1048576 on");
         let params = Params { arena_size: Some(size), ..Params::default() };
         assert_eq!(Arena::new(params, &info).unwrap_err().to_string(), text);
     }

@@ -16,7 +16,7 @@ pub struct Params {
     pub blocks_to_preallocate: u32,
     /// Bytes that the pool takes with the first request; 0 takes what it is asked for.
     pub initial_pool_size: u64,
-    /// Bytes that the pool may hold; null is no limit.
+    /// Bytes that the pool may hold; none is no limit.
     pub maximum_pool_size: Option<u64>,
 }
 

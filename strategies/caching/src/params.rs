@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Params {
     /// Settings as PyTorch writes them (`expandable_segments:True,max_split_size_mb:128`).
     pub conf: String,
-    /// MiB from which on blocks are never split; null is unlimited.
+    /// MiB from which on blocks are never split; none is unlimited.
     pub max_split_size_mb: Option<u64>,
-    /// MiB by which a block that is not split may exceed the request; null is the large segment's size.
+    /// MiB by which a block that is not split may exceed the request; none is the large segment's size.
     pub max_non_split_rounding_mb: Option<u64>,
     /// Divisions between powers of two to which sizes are rounded: a power of two, or a list `[256:1,512:2,>:4]`.
     pub roundup_power2_divisions: Option<String>,

@@ -23,7 +23,7 @@ pub struct Params {
     pub conf: String,
     /// MiB of a page of large segments: what one growth step adds at least.
     pub large_segment_size_mb: u64,
-    /// MiB from which on free blocks do not serve smaller requests; null is unlimited.
+    /// MiB from which on free blocks do not serve smaller requests; none is unlimited.
     pub max_split_size_mb: Option<u64>,
     /// Divisions between powers of two to which sizes are rounded: a power of two, or a list `[256:1,512:2,>:4]`.
     pub roundup_power2_divisions: Option<String>,

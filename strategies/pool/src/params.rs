@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Params {
     /// Bytes taken with the first request, as the first region; 0 takes what the requests ask for.
     pub initial_pool_size: u64,
-    /// Bytes that the pool may hold; null is no limit. It also changes how the pool grows.
+    /// Bytes that the pool may hold; none is no limit. It also changes how the pool grows.
     pub maximum_pool_size: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ impl Params {
         }
         let Some(maximum) = maximum else { return Ok(()) };
         if maximum == 0 || !maximum.is_multiple_of(unit) {
-            let text = format!("maximum_pool_size={maximum}: write null or a multiple of {unit} bytes, above 0");
+            let text = format!("maximum_pool_size={maximum}: write none or a multiple of {unit} bytes, above 0");
             return Err(ConfigError(text));
         }
         if initial > maximum {

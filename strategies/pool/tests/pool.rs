@@ -195,8 +195,8 @@ fn a_parameter_that_makes_no_sense_is_named() {
     let info = SimDevice::new(MIB).info();
     for (initial_pool_size, maximum_pool_size, text) in [
         (100, None, "initial_pool_size=100: write 0 or a multiple of 512 bytes"),
-        (0, Some(0), "maximum_pool_size=0: write null or a multiple of 512 bytes, above 0"),
-        (0, Some(513), "maximum_pool_size=513: write null or a multiple of 512 bytes, above 0"),
+        (0, Some(0), "maximum_pool_size=0: write none or a multiple of 512 bytes, above 0"),
+        (0, Some(513), "maximum_pool_size=513: write none or a multiple of 512 bytes, above 0"),
         (1024, Some(512), "initial_pool_size=1024: write at most maximum_pool_size=512"),
     ] {
         let params = Params { initial_pool_size, maximum_pool_size };
