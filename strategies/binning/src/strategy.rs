@@ -21,6 +21,15 @@ pub struct Binning {
     /// The next bin to get its first chunk.
     unfilled: u32,
     uses: StreamUses,
+    /// For each bin the bytes that the pool held when it last refused a chunk. With as many it refuses the next one too,
+    /// and asking costs calls of the device.
+    refused: Vec<u64>,
+}
+
+/// The block of a bin's record.
+#[inline]
+fn block((slot, record): (u32, Record)) -> Result<Block, AllocError> {
+    Block::new(record.ptr, slot | BINNED, record.generation).ok_or(AllocError::AddressSpace)
 }
 
 impl Binning {
@@ -62,18 +71,22 @@ impl Binning {
         Ok(())
     }
 
-    /// A chunk for a bin, if the pool has one.
+    /// A chunk for a bin, if the pool has one. It is not asked where that is known to be in vain.
     fn grow(&mut self, dev: &mut dyn Device, bin: u32, stream: StreamId) -> Result<bool, AllocError> {
-        if !self.bins.has_room() {
+        let (size, refused) = (self.bins.chunk_size(bin), &mut self.refused[bin as usize]);
+        if !self.bins.has_room() || !self.pool.may_have(size, *refused) {
             return Ok(false);
         }
-        match self.pool.allocate(dev, Request::new(self.bins.chunk_size(bin), stream)) {
+        match self.pool.allocate_at_once(dev, Request::new(size, stream)) {
             Ok(block) => {
                 self.bins.open(stream);
                 self.bins.add(block, bin, stream.0);
                 Ok(true)
             }
-            Err(AllocError::OutOfMemory) => Ok(false),
+            Err(AllocError::OutOfMemory) => {
+                *refused = self.pool.reserved();
+                Ok(false)
+            }
             Err(other) => Err(other),
         }
     }
@@ -97,22 +110,31 @@ impl Binning {
         Ok(self.bins.pop(bin, other, stream.0))
     }
 
-    /// A block for a stream that has none in the bin, or `None` if the bin cannot grow.
+    /// A block for a stream that has none in the bin. The host waits only where nothing else helps.
     #[cold]
     #[inline(never)]
-    fn miss(&mut self, dev: &mut dyn Device, bin: u32, stream: StreamId) -> Result<Option<(u32, Record)>, AllocError> {
-        if let Some(found) = self.borrow(dev, bin, stream)? {
-            return Ok(Some(found));
+    fn miss(&mut self, dev: &mut dyn Device, bin: u32, req: Request) -> Result<Block, AllocError> {
+        match self.search(dev, bin, req) {
+            Err(AllocError::OutOfMemory) if self.uses.is_waiting() || self.pool.is_waiting() => {
+                self.pool.wait(dev)?;
+                self.settle(dev, usize::MAX)?;
+                self.search(dev, bin, req)
+            }
+            answer => answer,
         }
-        if self.grow(dev, bin, stream)? {
-            return Ok(self.bins.pop(bin, stream.0, stream.0));
+    }
+
+    /// Another stream's block, else one of a new chunk; and where the source is out of memory, the request's own bytes.
+    fn search(&mut self, dev: &mut dyn Device, bin: u32, req: Request) -> Result<Block, AllocError> {
+        if let Some(found) = self.borrow(dev, bin, req.stream)? {
+            return block(found);
         }
-        if self.uses.is_waiting() {
-            dev.sync(Sync::Device)?;
-            self.settle(dev, usize::MAX)?;
-            return Ok(self.borrow(dev, bin, stream)?);
+        if self.grow(dev, bin, req.stream)?
+            && let Some(found) = self.bins.pop(bin, req.stream.0, req.stream.0)
+        {
+            return block(found);
         }
-        Ok(None)
+        self.pool.allocate_at_once(dev, req)
     }
 
     /// Takes a live block of a bin back. After an error nothing has changed.
@@ -167,15 +189,9 @@ impl Strategy for Binning {
         }
         let Some(bin) = self.bins.bin(req.size) else { return self.pool.allocate(dev, req) };
         self.bins.open(req.stream);
-        let found = match self.bins.pop(bin, req.stream.0, req.stream.0) {
-            Some(found) => Some(found),
-            None => self.miss(dev, bin, req.stream)?,
-        };
-        match found {
-            Some((slot, Record { ptr, generation, .. })) => {
-                Block::new(ptr, slot | BINNED, generation).ok_or(AllocError::AddressSpace)
-            }
-            None => self.pool.allocate(dev, req),
+        match self.bins.pop(bin, req.stream.0, req.stream.0) {
+            Some(found) => block(found),
+            None => self.miss(dev, bin, req),
         }
     }
 
@@ -214,6 +230,8 @@ impl Strategy for Binning {
 
     fn trim(&mut self, dev: &mut dyn Device, keep: u64) -> Result<u64, AllocError> {
         let before = self.pool.reserved();
+        // Who trims may know that others have given memory back to the device.
+        self.refused.fill(u64::MAX);
         self.pool.trim(dev, keep)?;
         if self.pool.reserved() > keep {
             dev.sync(Sync::Device)?;
@@ -257,10 +275,11 @@ impl Configure for Binning {
 
     fn new(params: Params, device: &DeviceInfo) -> Result<Self, ConfigError> {
         params.check(device)?;
-        let exponents = params.min_size_exponent..=params.max_size_exponent;
+        let bins = Bins::new(params.min_size_exponent..=params.max_size_exponent, params.blocks_to_preallocate);
         Ok(Binning {
             pool: Pool::new(params.pool(), device)?,
-            bins: Bins::new(exponents, params.blocks_to_preallocate),
+            refused: vec![u64::MAX; bins.count() as usize],
+            bins,
             unfilled: 0,
             uses: StreamUses::default(),
         })

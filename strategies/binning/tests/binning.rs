@@ -1,7 +1,8 @@
 //! What is special about `binning`: which requests share a size, and where their memory comes from.
 
 use allocator_core::{
-    Block, CallKind, Configure, Device, LogDevice, Machine, Request, SimDevice, Span, SpanState, Strategy, StreamId,
+    AllocError, Block, Call, CallKind, Configure, Device, LogDevice, Machine, Request, SimDevice, Span, SpanState,
+    Strategy, StreamId,
 };
 use strategy_binning::{Binning, Params};
 
@@ -22,12 +23,29 @@ impl Rig {
         Rig { dev, binning }
     }
 
+    fn try_allocate(&mut self, size: u64, stream: StreamId) -> Result<Block, AllocError> {
+        self.binning.allocate(&mut self.dev, Request::new(size, stream))
+    }
+
     fn allocate(&mut self, size: u64, stream: StreamId) -> Block {
-        self.binning.allocate(&mut self.dev, Request::new(size, stream)).unwrap()
+        self.try_allocate(size, stream).unwrap()
     }
 
     fn free(&mut self, block: Block) {
         self.binning.free(&mut self.dev, block).unwrap();
+    }
+
+    /// The sizes that the device was asked for.
+    fn mallocs(&self) -> Vec<u64> {
+        let sizes = self.dev.steps().iter().filter_map(|step| match step.call {
+            Call::Malloc { size } => Some(size),
+            _ => None,
+        });
+        sizes.collect()
+    }
+
+    fn calls(&self, kind: CallKind) -> u64 {
+        self.dev.usage().calls[kind as usize]
     }
 
     fn reserved(&self) -> u64 {
@@ -102,9 +120,9 @@ fn a_stream_waits_for_the_one_whose_chunk_it_uses() {
     assert_eq!(second.ptr(), ptr);
     rig.free(first);
     rig.free(second);
-    let before = rig.dev.usage().calls[CallKind::OrderAfter as usize];
+    let before = rig.calls(CallKind::OrderAfter);
     rig.allocate(MIB, B);
-    assert_eq!(rig.dev.usage().calls[CallKind::OrderAfter as usize], before + 1);
+    assert_eq!(rig.calls(CallKind::OrderAfter), before + 1);
 }
 
 #[test]
@@ -116,6 +134,65 @@ fn without_room_for_all_first_chunks_requests_are_served_all_the_same() {
     blocks.into_iter().for_each(|block| rig.free(block));
     rig.binning.trim(&mut rig.dev, 0).unwrap();
     assert_eq!(rig.reserved(), 0);
+}
+
+/// One bin of 4 MiB with a chunk of 16 MiB, on a device of 42 MiB: the chunk is used up, a region of 16 has two blocks of the
+/// streams 0 and 1 side by side, and 10 are left, which no further chunk fits into.
+fn full() -> (Rig, [Block; 2]) {
+    let params = Params { min_size_exponent: 22, max_size_exponent: 22, blocks_to_preallocate: 4, ..Params::default() };
+    let mut rig = Rig::new(42 * MIB, params);
+    (0..4).for_each(|_| drop(rig.allocate(4 * MIB, A)));
+    let blocks = [(10 * MIB, A), (6 * MIB, B)].map(|(size, stream)| rig.allocate(size, stream));
+    assert_eq!(rig.mallocs(), [16 * MIB, 16 * MIB]);
+    rig.allocate(4 * MIB, A);
+    assert_eq!(rig.mallocs()[2..], [32, 16, 32, 16, 8].map(|kib| kib * MIB), "the chunk, then the request itself");
+    (rig, blocks)
+}
+
+#[test]
+fn a_chunk_that_was_refused_is_not_asked_for_again() {
+    let (mut rig, [a, b]) = full();
+    rig.allocate(4 * MIB, B);
+    assert_eq!(rig.mallocs().len(), 7, "it is in the region that the one before brought");
+    assert_eq!(rig.try_allocate(4 * MIB, B), Err(AllocError::OutOfMemory));
+    assert_eq!(rig.mallocs()[7..], [40, 20, 10, 5, 4].map(|kib| kib * MIB), "for the request itself");
+    // 10 and 6 lie side by side, which the lists of their streams do not show.
+    let ptr = a.ptr();
+    rig.free(a);
+    rig.free(b);
+    let places = [A; 4].map(|stream| rig.allocate(4 * MIB, stream).ptr());
+    assert_eq!(places, [0, 4, 8, 12].map(|kib| ptr + kib * MIB), "a chunk");
+    assert_eq!(rig.mallocs().len(), 12);
+}
+
+#[test]
+fn trim_tries_anew_what_was_refused() {
+    // Another holder of memory makes the chunk fail, and gives its memory back.
+    let params = Params { min_size_exponent: 22, max_size_exponent: 22, blocks_to_preallocate: 4, ..Params::default() };
+    let mut rig = Rig::new(50 * MIB, params);
+    let other = rig.dev.malloc(20 * MIB).unwrap();
+    (0..5).for_each(|_| drop(rig.allocate(4 * MIB, A)));
+    assert_eq!(rig.mallocs()[1..], [16, 16, 16, 8].map(|kib| kib * MIB));
+    rig.dev.free(other).unwrap();
+    rig.allocate(4 * MIB, A);
+    assert_eq!(rig.mallocs().len(), 5, "the pool knows nothing of it");
+    rig.binning.trim(&mut rig.dev, u64::MAX).unwrap();
+    rig.allocate(4 * MIB, A);
+    assert_eq!(rig.mallocs()[5..], [24 * MIB], "a chunk, and the pool doubles for it");
+    assert_eq!(rig.live().iter().filter(|span| span.size == 4 * MIB).count(), 7);
+}
+
+#[test]
+fn the_pool_has_the_request_before_the_host_waits() {
+    let (mut rig, [a, b]) = full();
+    rig.binning.record_stream(&mut rig.dev, &a, StreamId::ticket(0)).unwrap();
+    let ptr = a.ptr();
+    rig.free(a);
+    rig.allocate(4 * MIB, A);
+    assert_eq!(rig.calls(CallKind::Sync), 0);
+    rig.allocate(4 * MIB, A);
+    assert_eq!((rig.calls(CallKind::Sync), rig.live().iter().filter(|span| span.ptr == ptr).count()), (1, 1));
+    rig.free(b);
 }
 
 #[test]

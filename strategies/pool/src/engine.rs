@@ -7,7 +7,8 @@
 //! 4  a new region: as large as all that is held, or half of what the maximum leaves; halved where the device refuses
 //! ```
 //!
-//! Waiting is on the device; the host waits for nothing.
+//! Waiting is on the device. The host waits when all that has failed, for pieces that other streams use, and goes through
+//! it again.
 
 use crate::heap::Heap;
 use crate::params::Params;
@@ -31,6 +32,22 @@ impl Pool {
         self.reserved
     }
 
+    /// Whether blocks have been freed that other streams use.
+    pub fn is_waiting(&self) -> bool {
+        self.uses.is_waiting()
+    }
+
+    /// Whether `size` bytes, which were refused when so many were reserved, could be had now without waiting: less is
+    /// reserved, or would be after what the maximum gives back, so that the device may have them; or as much is free in
+    /// one place, in whatever lists.
+    pub fn may_have(&self, size: u64, reserved_then: u64) -> bool {
+        let unused = match self.maximum {
+            Some(maximum) if size <= maximum => self.heap.unused_regions().iter().map(|(_, region)| region.size).sum(),
+            _ => 0,
+        };
+        self.reserved - unused < reserved_then || self.heap.has_run(size)
+    }
+
     pub(crate) fn with(params: &Params, unit: u64) -> Pool {
         let Params { initial_pool_size: initial, maximum_pool_size: maximum } = *params;
         Pool { unit, initial, maximum, heap: Heap::default(), uses: StreamUses::default(), reserved: 0 }
@@ -46,6 +63,18 @@ impl Pool {
 
     #[inline]
     pub(crate) fn serve(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
+        match self.allocate_at_once(dev, req) {
+            Err(AllocError::OutOfMemory) if self.uses.is_waiting() => {
+                self.wait(dev)?;
+                self.allocate_at_once(dev, req)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Serves a request for more than 0 bytes of the default pool, and does not let the host wait for anything.
+    #[inline]
+    pub fn allocate_at_once(&mut self, dev: &mut dyn Device, req: Request) -> Result<Block, AllocError> {
         let size = req.size.checked_next_multiple_of(self.unit).ok_or(AllocError::TooLarge)?;
         if self.uses.is_waiting() {
             self.settle(dev, StreamUses::FEW)?;
@@ -98,7 +127,7 @@ impl Pool {
     }
 
     /// The host waits for the device, and what waited for other streams is free.
-    fn wait(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
+    pub fn wait(&mut self, dev: &mut dyn Device) -> Result<(), DeviceError> {
         dev.sync(Sync::Device)?;
         self.settle(dev, usize::MAX)
     }
@@ -111,12 +140,7 @@ impl Pool {
             self.heap.open(StreamId::DEFAULT.0);
             self.add_region(dev, self.initial, StreamId::DEFAULT.0)?;
         }
-        let mut found = self.search(dev, stream, size)?;
-        if found.is_none() && self.uses.is_waiting() {
-            self.wait(dev)?;
-            found = self.search(dev, stream, size)?;
-        }
-        found.ok_or(AllocError::OutOfMemory)
+        self.search(dev, stream, size)?.ok_or(AllocError::OutOfMemory)
     }
 
     /// The steps of the module's picture.

@@ -77,6 +77,25 @@ impl Heap {
         (found != NONE).then_some(found)
     }
 
+    /// Whether free pieces side by side, in whatever lists, have at least `size` bytes in all.
+    pub(crate) fn has_run(&self, size: u64) -> bool {
+        let mut lists = self.lists.iter().filter(|list| !list.is_empty());
+        if lists.clone().any(|list| list.best_fit(&self.table, size) != NONE) {
+            return true;
+        }
+        // In one list neighbours are merged.
+        lists.nth(1).is_some() && self.regions.iter().flatten().any(|region| self.run(region) >= size)
+    }
+
+    /// Bytes of a region's longest run of free pieces.
+    fn run(&self, region: &Region) -> u64 {
+        let runs = self.pieces(region).scan(0, |run, piece| {
+            *run = if piece.state == State::Free { *run + piece.size } else { 0 };
+            Some(*run)
+        });
+        runs.max().unwrap_or(0)
+    }
+
     /// Hands a free piece to a stream, cut to `size` bytes. The rest, which is above, stays in the list that it was in.
     #[inline]
     pub(crate) fn take(&mut self, slot: u32, stream: u32, size: u64) -> Record {
@@ -197,12 +216,14 @@ impl Heap {
     /// Every piece with its region, by address.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Region, &Record)) {
         for (_, region) in self.regions() {
-            let mut slot = region.first;
-            while let Some(piece) = self.table.get(slot as usize) {
-                visit(&region, piece);
-                slot = piece.next;
-            }
+            self.pieces(&region).for_each(|piece| visit(&region, piece));
         }
+    }
+
+    /// The pieces of a region, by address.
+    fn pieces(&self, region: &Region) -> impl Iterator<Item = &Record> {
+        let first = self.table.get(region.first as usize);
+        std::iter::successors(first, |piece| self.table.get(piece.next as usize))
     }
 
     /// A record for a piece. Its generation goes on from the record's last use.

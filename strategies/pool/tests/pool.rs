@@ -171,6 +171,62 @@ fn want_of_memory_ends_the_waiting() {
     assert_eq!(rig.calls(CallKind::Sync), 1);
 }
 
+/// Random programs on three streams, which ask for a large size again and again.
+#[test]
+fn what_may_not_be_had_is_refused() {
+    const LARGE: u64 = 16 * MIB;
+    for (params, can_be) in [(Params::default(), true), (capped(60 * MIB), true), (capped(8 * MIB), false)] {
+        let mut rig = Rig::new(64 * MIB, params);
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut live, mut refused): (Vec<Block>, u64) = (Vec::new(), u64::MAX);
+        let (mut known, mut served) = (0, 0);
+        for _ in 0..20_000 {
+            let stream = StreamId(random(3) as u32);
+            match random(16) {
+                0 => {
+                    let may_be = rig.pool.may_have(LARGE, refused);
+                    match rig.pool.allocate_at_once(&mut rig.dev, Request::new(LARGE, stream)) {
+                        Ok(block) => {
+                            assert!(may_be);
+                            served += u64::from(refused != u64::MAX);
+                            rig.free(block);
+                        }
+                        Err(_) => {
+                            known += u64::from(!may_be);
+                            refused = rig.pool.reserved();
+                        }
+                    }
+                }
+                1 if random(8) == 0 => {
+                    rig.pool.trim(&mut rig.dev, 0).unwrap();
+                }
+                2..9 if live.len() < 24 => live.extend(rig.try_allocate((1 + random(12)) * MIB / 2, stream)),
+                _ if !live.is_empty() => rig.free(live.swap_remove(random(live.len() as u64) as usize)),
+                _ => {}
+            }
+        }
+        assert!(known > 100 && (served > 100) == can_be, "{known} {served}");
+    }
+}
+
+#[test]
+fn at_once_the_host_does_not_wait() {
+    let mut rig = Rig::new(8 * MIB, Params::default());
+    let block = rig.allocate(6 * MIB, A);
+    rig.pool.record_stream(&mut rig.dev, &block, StreamId::ticket(0)).unwrap();
+    rig.free(block);
+    let request = Request::new(5 * MIB, A);
+    assert_eq!(rig.pool.allocate_at_once(&mut rig.dev, request), Err(AllocError::OutOfMemory));
+    assert_eq!((rig.pool.is_waiting(), rig.calls(CallKind::Sync)), (true, 0));
+    rig.pool.wait(&mut rig.dev).unwrap();
+    assert!(!rig.pool.is_waiting() && rig.pool.may_have(request.size, rig.pool.reserved()));
+    rig.pool.allocate_at_once(&mut rig.dev, request).unwrap();
+}
+
 #[test]
 fn a_free_that_fails_can_be_made_again() {
     let error = DeviceError::Driver { call: CallKind::Fence, code: 999 };
