@@ -141,7 +141,7 @@ fn without_room_for_all_first_chunks_requests_are_served_all_the_same() {
 fn full() -> (Rig, [Block; 2]) {
     let params = Params { min_size_exponent: 22, max_size_exponent: 22, blocks_to_preallocate: 4, ..Params::default() };
     let mut rig = Rig::new(42 * MIB, params);
-    (0..4).for_each(|_| drop(rig.allocate(4 * MIB, A)));
+    let _blocks = [A; 4].map(|stream| rig.allocate(4 * MIB, stream));
     let blocks = [(10 * MIB, A), (6 * MIB, B)].map(|(size, stream)| rig.allocate(size, stream));
     assert_eq!(rig.mallocs(), [16 * MIB, 16 * MIB]);
     rig.allocate(4 * MIB, A);
@@ -171,7 +171,7 @@ fn trim_tries_anew_what_was_refused() {
     let params = Params { min_size_exponent: 22, max_size_exponent: 22, blocks_to_preallocate: 4, ..Params::default() };
     let mut rig = Rig::new(50 * MIB, params);
     let other = rig.dev.malloc(20 * MIB).unwrap();
-    (0..5).for_each(|_| drop(rig.allocate(4 * MIB, A)));
+    let _blocks = [A; 5].map(|stream| rig.allocate(4 * MIB, stream));
     assert_eq!(rig.mallocs()[1..], [16, 16, 16, 8].map(|kib| kib * MIB));
     rig.dev.free(other).unwrap();
     rig.allocate(4 * MIB, A);
