@@ -92,18 +92,20 @@ impl AsyncPool {
         need: u64,
         room: u64,
     ) -> Result<bool, DeviceError> {
-        for piece in self.free_pieces(&[COMMON, lane], Some(place)) {
-            let stocked = self.pieces.stocked(need, room);
-            if stocked >= need {
-                return Ok(true);
-            }
-            if piece.to - piece.from <= room - stocked {
-                self.counts.moved += self.unmap(dev, &piece)?;
-            }
-        }
-        let stocked = self.pieces.stocked(need, room);
+        let mut stocked = self.pieces.stocked(need, room);
         if stocked >= need {
             return Ok(true);
+        }
+        // A piece that fits beside what the stock can give adds to it: the stock gives its last pieces first, and those
+        // that had no room have none beside one more.
+        for piece in self.free_pieces(&[COMMON, lane], Some(place)) {
+            if piece.to - piece.from <= room - stocked {
+                let bytes = self.unmap(dev, &piece)?;
+                (stocked, self.counts.moved) = (stocked + bytes, self.counts.moved + bytes);
+                if stocked >= need {
+                    return Ok(true);
+                }
+            }
         }
         let missing = need - stocked;
         let left = self.rules.limit.saturating_sub(self.pieces.reserved);

@@ -59,7 +59,10 @@ impl Pieces {
     fn choose(&self, need: u64, room: u64) -> (Vec<usize>, u64) {
         let (mut chosen, mut bytes) = (Vec::new(), 0);
         for (at, piece) in self.stock.iter().enumerate().rev() {
-            if bytes < need && piece.size <= room - bytes {
+            if bytes >= need {
+                break;
+            }
+            if piece.size <= room - bytes {
                 chosen.push(at);
                 bytes += piece.size;
             }
