@@ -9,7 +9,8 @@
 //!   drain    [ free 1 ][ hole  ][ free 1 ]                    whole pages of a free part lose theirs
 //! ```
 //!
-//! What is free merges with its own lane's neighbours and with lane 0's, which joins the lane.
+//! What is free merges with its own lane's neighbours and with lane 0's, which joins the lane. What becomes lane 0's beside
+//! parts of several lanes stays apart from them, until one of these lanes needs the row.
 
 use crate::index::{Index, Key, NONE, Nodes};
 use std::collections::BTreeMap;
@@ -197,6 +198,31 @@ impl Parts {
                 self.merge(slot, own);
             }
         }
+    }
+
+    /// Joins a row of free parts of `lane` and of the common one that together have `size` bytes: the smallest, of equals the
+    /// lowest. Memory that becomes common while no stream asks for any does not join with its neighbours' lanes.
+    pub(crate) fn join_row(&mut self, lane: u32, size: u64) -> Option<Key> {
+        let mut best: Option<Key> = None;
+        self.visit_free(COMMON, 0, &mut |slot, part| {
+            // In a row every other part is common, so it begins here or one below, or was visited from further down.
+            let (first, lowest) = self.joins(part.prev, lane).map_or((slot, *part), |below| (part.prev, below));
+            if self.joins(lowest.prev, lane).is_some() {
+                return;
+            }
+            let mut row = lowest.key(first);
+            let mut next = lowest.next;
+            while let Some(above) = self.joins(next, lane) {
+                (row.size, next) = (row.size + above.size, above.next);
+            }
+            if row.size >= size && best.is_none_or(|best| row < best) {
+                best = Some(row);
+            }
+        });
+        let row = best?;
+        self.unlist(row.slot);
+        self.merge(row.slot, lane);
+        Some(row)
     }
 
     /// Holes from the lowest on.

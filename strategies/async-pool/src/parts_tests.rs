@@ -62,6 +62,24 @@ fn common_memory_joins_a_row() {
 }
 
 #[test]
+fn a_row_joins_for_the_lane_that_needs_it() {
+    let mut parts = range(3);
+    let lanes = [1, 2, 1, 2, 1, 2, 1, 1, 2];
+    let [a, b, c, d, e, _f, g, _h, i] = lanes.map(|lane| take(&mut parts, lane, 2));
+    for (seq, slot) in [a, c, e, g, b, d, i].into_iter().enumerate() {
+        parts.release(slot, seq as u64 + 1);
+    }
+    parts.make_common(2, 7, COMMON);
+    assert_eq!(picture(&parts), "2@1 2@0 2@1 2@0 2@1 2 2@1 2 8@0 104-");
+    assert_eq!((parts.best_fit(1, 9 * UNIT), parts.join_row(1, 11 * UNIT)), (None, None), "a live part ends the row");
+    assert_eq!(parts.join_row(2, 3 * UNIT).map(|key| (key.ptr, key.size)), Some((BASE + 16 * UNIT, 8 * UNIT)));
+    assert_eq!(picture(&parts), "2@1 2@0 2@1 2@0 2@1 2 2@1 2 8@0 104-", "what is no other lane's stays common");
+    let row = parts.join_row(1, 9 * UNIT);
+    assert_eq!(row.map(|key| (key.ptr, key.size)), Some((BASE, 10 * UNIT)));
+    assert_eq!((picture(&parts).as_str(), parts.best_fit(1, 9 * UNIT)), ("10@1 2 2@1 2 8@0 104-", row));
+}
+
+#[test]
 fn pages_go_and_come() {
     let mut parts = range(4);
     let (a, b) = (take(&mut parts, 1, 24), take(&mut parts, 2, 6));

@@ -4,10 +4,14 @@
 //! hit     best fit among the stream's own free memory and what no work uses
 //! miss 1  follow: memory freed on a stream that this one was made to wait for since
 //!      2  opportunistic: streams whose frees are over leave their memory to all
-//!      3  remapping: pieces that are free as a whole move to where they are contiguous; what is missing is a new piece
-//!      4  internal: memory of another stream; this stream waits for that one's free, the host does not
-//!      5  the host waits, which makes all free memory usable; what is free as a whole goes back; and 3 again
+//!      3  a row: the stream's own free memory and what no work uses, where they lie side by side, are one part
+//!      4  remapping: pieces that are free as a whole move to where they are contiguous; what is missing is a new piece
+//!      5  internal: memory of another stream; this stream waits for that one's free, the host does not
+//!      6  the host waits, which makes all free memory usable; what is free as a whole goes back; and 4 again
 //! ```
+//!
+//! Before either, a request looks at a few of the streams and tickets that something waits for, and above the threshold gives
+//! memory back for a stream that is done.
 
 use crate::index::Key;
 use crate::lanes::{Lanes, lane_of, stream_of};
@@ -210,6 +214,9 @@ impl AsyncPool {
         }
         self.welcome_done(dev, lane)?;
         if let Some(found) = self.parts.best_fit(lane, size) {
+            return Ok(Some(found));
+        }
+        if let Some(found) = self.parts.join_row(lane, size) {
             return Ok(Some(found));
         }
         if let Some(found) = self.remap(dev, lane, size)? {

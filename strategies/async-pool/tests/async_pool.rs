@@ -148,6 +148,60 @@ fn a_stream_follows_one_that_its_frees_waited_for() {
     }
 }
 
+/// What was freed on B becomes common at a request, which merges it with common memory only. A's own lies beside it.
+#[test]
+fn a_row_of_own_and_common_memory_serves_without_waiting() {
+    for end in [0, 32] {
+        let mut rig = Rig::new(GIB, Params::default());
+        let all = rig.allocate(96 + end, A);
+        rig.free(all);
+        let (a, b) = (rig.allocate(48, A), rig.allocate(48, B));
+        // Without a live block above, the row ends in a hole.
+        let _above = (end > 0).then(|| rig.allocate(end, A));
+        let at = a.ptr();
+        rig.dev.work(A, SECOND).unwrap();
+        rig.dev.work(B, SECOND / 1000).unwrap();
+        rig.free(a);
+        rig.free(b);
+        rig.dev.host_work(SECOND / 100);
+        assert_eq!(rig.allocate(80, A).ptr(), at, "{end}");
+        assert!(rig.dev.usage().now_ns < SECOND, "{end}: the host does not wait");
+        assert_eq!((rig.calls(CallKind::Sync), rig.calls(CallKind::Create)), (0, 1), "{end}");
+    }
+}
+
+/// 1,000 pieces, every other one free: each goes to the new place once, and none is made.
+#[test]
+fn many_pieces_move_at_once() {
+    const FREE: u64 = 500;
+    let params = Params { chunk: 2 * MIB, release_threshold: u64::MAX, ..Params::default() };
+    let mut rig = Rig::new(4 * GIB, params);
+    let (mut freed, mut held) = (Vec::new(), Vec::new());
+    for _ in 0..FREE {
+        freed.push(rig.allocate(2, A));
+        held.push(rig.allocate(2, A));
+    }
+    freed.into_iter().for_each(|block| rig.free(block));
+    rig.allocate(2 * FREE, A);
+    assert_eq!((rig.calls(CallKind::Unmap), rig.calls(CallKind::Create)), (FREE, 2 * FREE));
+    assert_eq!(rig.counter("moved_bytes"), 2 * FREE * MIB);
+}
+
+#[test]
+fn a_hit_may_give_memory_back() {
+    let mut rig = Rig::new(GIB, Params::default());
+    let [_held, small, large] = [16, 16, 64].map(|mib| rig.allocate(mib, A));
+    rig.dev.work(A, SECOND).unwrap();
+    rig.free(large);
+    rig.sync(Sync::Device);
+    rig.free(small);
+    let kinds = [CallKind::Fence, CallKind::Poll, CallKind::Unmap, CallKind::Release, CallKind::Create];
+    let before = kinds.map(|kind| rig.calls(kind));
+    rig.allocate(16, A);
+    let made: Vec<u64> = kinds.iter().zip(before).map(|(&kind, before)| rig.calls(kind) - before).collect();
+    assert_eq!(made, [1, 2, 1, 1, 0], "the part is there, and the 64 MiB that were free go back");
+}
+
 #[test]
 fn a_wait_is_inserted_where_there_is_no_more_memory() {
     for (internal_dependencies, syncs) in [(true, 0), (false, 1)] {
