@@ -278,7 +278,7 @@ fn a_strategy_that_fails_half_way_leaves_nothing() {
     let Some((card, _turn)) = card() else { return };
     let before = free(&card);
     for configured in strategies() {
-        let mut dev = CudaDevice::new(card.clone(), Some(1 << 30)).unwrap();
+        let mut dev = CudaDevice::new(card.clone(), Some(4 << 30)).unwrap();
         let mut strategy = configured.strategy(&mut dev).unwrap();
         let mut blocks = Vec::new();
         let refused = loop {
@@ -287,9 +287,8 @@ fn a_strategy_that_fails_half_way_leaves_nothing() {
                 Err(why) => break why,
             }
         };
-        // RMM's arena takes half of what is free.
-        let least = if configured.entry.name == "arena" { 10 } else { 20 };
-        assert!(blocks.len() >= least, "{}: {refused} after {}", configured.entry.name, blocks.len());
+        // 102 would fit; RMM's arena takes half of what is free, its bins the first gibibyte.
+        assert!(blocks.len() >= 40, "{}: {refused} after {}", configured.entry.name, blocks.len());
         drop(dev);
         assert_eq!(free(&card), before, "{}", configured.entry.name);
     }
