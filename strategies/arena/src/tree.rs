@@ -12,15 +12,7 @@
 //! pieces is about log n deep, whatever order they came in, and the same in every run.
 
 use crate::piece::{NONE, Piece};
-
-/// The higher node has the higher rank. Different slots have different ranks.
-#[inline]
-fn rank(slot: u32) -> u32 {
-    let mut hash = slot;
-    hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
-    hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
-    hash ^ hash >> 16
-}
+use allocator_core::rank;
 
 /// The largest size in a tree.
 #[inline]

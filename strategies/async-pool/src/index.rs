@@ -12,6 +12,8 @@
 //!
 //! The nodes of all indices lie in one table, by slot: a part is in one index at most.
 
+use allocator_core::rank;
+
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -65,16 +67,6 @@ fn class(size: u64) -> usize {
     }
 }
 
-/// The order of slots in a tree from the root down. Different for different slots.
-#[inline]
-fn priority(slot: u32) -> u32 {
-    let mut mixed = slot ^ (slot >> 16);
-    mixed = mixed.wrapping_mul(0x85eb_ca6b);
-    mixed ^= mixed >> 13;
-    mixed = mixed.wrapping_mul(0xc2b2_ae35);
-    mixed ^ (mixed >> 16)
-}
-
 impl Nodes {
     fn key(&self, slot: u32) -> Key {
         let Node { size, ptr, .. } = self.0[slot as usize];
@@ -99,7 +91,7 @@ impl Nodes {
     }
 
     fn insert(&mut self, root: u32, key: Key) -> u32 {
-        if priority(key.slot) > priority(root) {
+        if rank(key.slot) > rank(root) {
             let (left, right) = self.split(root, key);
             return self.write(key, left, right);
         }
@@ -158,7 +150,7 @@ impl Nodes {
         if below == NONE || above == NONE {
             return below.min(above);
         }
-        if priority(below) > priority(above) {
+        if rank(below) > rank(above) {
             self.0[below as usize].right = self.join(self.0[below as usize].right, above);
             below
         } else {

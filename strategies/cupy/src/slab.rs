@@ -6,6 +6,8 @@
 //!
 //! Slot 0 stands for "none" and is never free, so a neighbour can be looked at without asking whether there is one.
 
+use allocator_core::rank;
+
 /// What a record stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum State {
@@ -59,16 +61,6 @@ pub(crate) struct Slab {
     unused: u32,
 }
 
-/// A fixed number for a slot, different for each, that has no pattern in common with it: what is higher is mixed into what is
-/// lower by shifts, and the other way by odd factors (those of MurmurHash3's last step, whose shifts are others).
-fn scatter(slot: u32) -> u32 {
-    let mut hash = slot;
-    for factor in [0x85eb_ca6b, 0xc2b2_ae35] {
-        hash = (hash ^ hash >> 15).wrapping_mul(factor);
-    }
-    hash ^ hash >> 16
-}
-
 impl Slab {
     pub(crate) fn new() -> Slab {
         Slab { chunks: vec![Chunk::default()], unused: 0 }
@@ -80,7 +72,7 @@ impl Slab {
         let slot = self.unused;
         if slot == 0 {
             let slot = self.chunks.len() as u32;
-            self.chunks.push(Chunk { rank: scatter(slot), generation: 0, ..chunk });
+            self.chunks.push(Chunk { rank: rank(slot), generation: 0, ..chunk });
             return slot;
         }
         let record = &mut self.chunks[slot as usize];

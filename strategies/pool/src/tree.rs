@@ -4,6 +4,7 @@
 //! part of chance, so that a tree of n pieces is about log n deep, whatever order they came in, and the same in every run.
 
 use crate::record::{NONE, Record};
+use allocator_core::rank;
 
 /// Where the name of a tree's node stands.
 #[derive(Clone, Copy)]
@@ -11,15 +12,6 @@ enum Link {
     Root,
     Left(u32),
     Right(u32),
-}
-
-/// The higher node has the higher rank. Different slots have different ranks.
-#[inline]
-fn rank(slot: u32) -> u32 {
-    let mut hash = slot;
-    hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);
-    hash = (hash ^ hash >> 13).wrapping_mul(0xc2b2_ae35);
-    hash ^ hash >> 16
 }
 
 #[inline]
