@@ -9,9 +9,12 @@ mod embedded;
 pub mod format;
 pub mod import;
 mod input;
+pub mod jobs;
 mod plain;
 pub mod snapshot;
+pub mod spec;
 mod stats;
+pub mod tensor;
 mod trace;
 
 pub use check::check;

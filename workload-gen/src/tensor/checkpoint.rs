@@ -1,0 +1,84 @@
+//! Recomputation: a part of the forward pass keeps nothing, and runs again when the backward pass comes to it.
+//!
+//! This is `torch.utils.checkpoint` with `use_reentrant=False`: saving hands out a number instead of keeping the tensor alive; the
+//! first of these numbers that is asked for runs the part again, which keeps everything up to the last number and stops there.
+
+use super::gpu::Gpu;
+use super::graph::Saved;
+use super::storage::{Storage, Tensor};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+/// A part that is run again.
+pub struct Frame {
+    forward: Box<dyn Fn(&Gpu)>,
+    saved: Cell<usize>,
+    /// What the second run kept; `None` until it has run.
+    kept: RefCell<Option<Vec<Option<Rc<Storage>>>>>,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a checkpoint of {} tensors", self.saved.get())
+    }
+}
+
+/// What saving a tensor does now.
+pub(super) enum Mode {
+    Count(Rc<Frame>),
+    Keep(Rc<Frame>),
+}
+
+impl Frame {
+    pub(super) fn unpack(self: &Rc<Frame>, gpu: &Gpu, at: usize) -> Option<Rc<Storage>> {
+        if self.kept.borrow().is_none() {
+            *self.kept.borrow_mut() = Some(Vec::with_capacity(self.saved.get()));
+            gpu.graph().modes.borrow_mut().push(Mode::Keep(self.clone()));
+            gpu.set_recording(true, || (self.forward)(gpu));
+            gpu.graph().modes.borrow_mut().pop();
+            gpu.set_muted(false);
+        }
+        self.kept.borrow_mut().as_mut().and_then(|kept| kept.get_mut(at).and_then(Option::take))
+    }
+}
+
+pub(super) fn save(gpu: &Gpu, tensor: &Tensor) -> Saved {
+    match gpu.graph().modes.borrow().last() {
+        None => Saved::Held(tensor.storage().clone()),
+        Some(Mode::Count(frame)) => {
+            let at = frame.saved.get();
+            frame.saved.set(at + 1);
+            Saved::Recomputed(frame.clone(), at)
+        }
+        Some(Mode::Keep(frame)) => {
+            if let Some(kept) = &mut *frame.kept.borrow_mut()
+                && kept.len() < frame.saved.get()
+            {
+                kept.push(Some(tensor.storage().clone()));
+                if kept.len() == frame.saved.get() {
+                    gpu.set_muted(true);
+                }
+            }
+            Saved::Nothing
+        }
+    }
+}
+
+/// Runs `forward` on `input` so that its graph keeps the input alone. `forward` must do the same each time.
+pub fn checkpoint(gpu: &Gpu, input: &Tensor, forward: impl Fn(&Gpu, &Tensor) -> Tensor + 'static) -> Tensor {
+    if !gpu.is_recording() {
+        return forward(gpu, input);
+    }
+    let forward = Rc::new(forward);
+    let (again, kept) = (forward.clone(), input.clone());
+    let frame = Rc::new(Frame {
+        forward: Box::new(move |gpu| drop(again(gpu, &kept))),
+        saved: Cell::new(0),
+        kept: RefCell::new(None),
+    });
+    gpu.graph().modes.borrow_mut().push(Mode::Count(frame));
+    let output = forward(gpu, input);
+    gpu.graph().modes.borrow_mut().pop();
+    output
+}

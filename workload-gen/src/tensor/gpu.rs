@@ -1,0 +1,278 @@
+//! The device as a job sees it: it counts slots and writes down what happens.
+
+use super::graph::GraphState;
+use super::label::{Labels, Name, Role};
+use super::sink::{Batch, Sink, Totals};
+use super::storage::{Dtype, Storage, Tensor};
+use crate::trace::{Event, PoolOp};
+use allocator_core::{PoolId, StreamId};
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+/// Full batches that may wait for the sink.
+const WAITING: usize = 4;
+
+/// A handle to the device. Clones are the same device.
+#[derive(Clone)]
+pub struct Gpu(Rc<Inner>);
+
+struct Inner {
+    state: RefCell<State>,
+    stream: Cell<StreamId>,
+    pool: Cell<PoolId>,
+    is_stopped: Cell<bool>,
+    is_muted: Cell<bool>,
+    is_over: Cell<bool>,
+    graph: GraphState,
+}
+
+struct State {
+    batch: Batch,
+    to_sink: SyncSender<Batch>,
+    empty: Receiver<Batch>,
+    labels: Labels,
+    texts: u32,
+    free_slots: BinaryHeap<Reverse<u32>>,
+    totals: Totals,
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gpu")
+    }
+}
+
+/// Runs a job on a thread of its own and hands its events to `sink` as they come.
+pub fn run(job: impl FnOnce(&Gpu) + Send, sink: &mut dyn Sink) -> Totals {
+    let (to_sink, batches) = sync_channel(WAITING);
+    let (give_back, empty) = sync_channel(WAITING + 2);
+    thread::scope(|scope| {
+        let generator = scope.spawn(move || {
+            let gpu = Gpu::new(to_sink, empty);
+            job(&gpu);
+            gpu.finish()
+        });
+        for batch in batches {
+            if !sink.take(&batch) {
+                break;
+            }
+            // The generator is over when nobody waits for empty batches.
+            let _ = give_back.try_send(batch);
+        }
+        match generator.join() {
+            Ok(totals) => totals,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+impl Gpu {
+    fn new(to_sink: SyncSender<Batch>, empty: Receiver<Batch>) -> Gpu {
+        let state = State {
+            batch: Batch::default(),
+            to_sink,
+            empty,
+            labels: Labels::default(),
+            texts: 0,
+            free_slots: BinaryHeap::new(),
+            totals: Totals { streams: 1, ..Totals::default() },
+        };
+        Gpu(Rc::new(Inner {
+            state: RefCell::new(state),
+            stream: Cell::new(StreamId::DEFAULT),
+            pool: Cell::new(PoolId::DEFAULT),
+            is_stopped: Cell::new(false),
+            is_muted: Cell::new(false),
+            is_over: Cell::new(false),
+            graph: GraphState::default(),
+        }))
+    }
+
+    /// The process ends here: what still lives is freed by nobody.
+    pub fn exit(&self) {
+        self.0.is_over.set(true);
+    }
+
+    /// Sends what is left.
+    fn finish(self) -> Totals {
+        let mut state = self.0.state.borrow_mut();
+        self.send(&mut state);
+        let mut totals = std::mem::take(&mut state.totals);
+        totals.is_cut = self.0.is_stopped.get();
+        totals
+    }
+
+    fn send(&self, state: &mut State) {
+        if self.0.is_stopped.get() || state.batch.events.is_empty() {
+            return;
+        }
+        let mut next = state.empty.try_recv().unwrap_or_default();
+        next.clear(state.texts, state.labels.count());
+        let full = std::mem::replace(&mut state.batch, next);
+        state.totals.events += full.events.len() as u64;
+        if state.to_sink.send(full).is_err() {
+            self.0.is_stopped.set(true);
+        }
+    }
+
+    #[inline]
+    fn push(&self, state: &mut State, event: Event) {
+        state.batch.events.push(event);
+        if state.batch.events.len() >= Batch::EVENTS {
+            self.send(state);
+        }
+    }
+
+    /// Writes an event down.
+    pub fn event(&self, event: Event) {
+        if !self.0.is_muted.get() {
+            self.push(&mut self.0.state.borrow_mut(), event);
+        }
+    }
+
+    /// Whether nobody takes the events any more. Jobs look between iterations and end.
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_stopped.get()
+    }
+
+    pub(super) fn graph(&self) -> &GraphState {
+        &self.0.graph
+    }
+
+    /// Makes a name for labels.
+    pub fn name(&self, text: &str) -> Name {
+        self.0.state.borrow_mut().labels.name(text)
+    }
+
+    /// Allocates bytes on the current stream and from the current pool.
+    #[inline]
+    pub fn storage(&self, bytes: u64, role: Role, name: Name) -> Rc<Storage> {
+        if bytes == 0 || self.0.is_muted.get() {
+            return Storage::new(self.clone(), None);
+        }
+        let state = &mut *self.0.state.borrow_mut();
+        let slot = match state.free_slots.pop() {
+            Some(Reverse(slot)) => slot,
+            None => {
+                state.totals.slots += 1;
+                state.totals.slots - 1
+            }
+        };
+        let label = state.labels.number(role, name, &mut state.batch.new_labels);
+        state.batch.labels.push(label);
+        self.push(state, Event::Alloc { slot, size: bytes, stream: self.0.stream.get(), pool: self.0.pool.get() });
+        Storage::new(self.clone(), Some(slot))
+    }
+
+    pub(super) fn free(&self, slot: u32) {
+        if self.0.is_over.get() {
+            return;
+        }
+        let state = &mut *self.0.state.borrow_mut();
+        state.free_slots.push(Reverse(slot));
+        self.push(state, Event::Free { slot, ticket: None });
+    }
+
+    /// A tensor of its own memory, without a graph.
+    #[inline]
+    pub fn tensor(&self, elements: u64, dtype: Dtype, role: Role, name: Name) -> Tensor {
+        Tensor::new(self.storage(elements * dtype.bytes(), role, name), elements, dtype)
+    }
+
+    /// A tensor like another one: as many elements of the same type.
+    pub fn like(&self, other: &Tensor, role: Role, name: Name) -> Tensor {
+        self.tensor(other.elements(), other.dtype(), role, name)
+    }
+
+    /// Memory that an operation needs while it runs.
+    pub fn scratch(&self, bytes: u64, role: Role, name: Name) {
+        drop(self.storage(bytes, role, name));
+    }
+
+    /// Runs `body` without writing anything down: what it allocates is not there.
+    pub(super) fn set_muted(&self, is_muted: bool) {
+        self.0.is_muted.set(is_muted);
+    }
+
+    /// The stream that allocations are made on.
+    pub fn stream(&self) -> StreamId {
+        self.0.stream.get()
+    }
+
+    /// Runs `body` with another current stream.
+    pub fn on_stream<T>(&self, stream: StreamId, body: impl FnOnce() -> T) -> T {
+        {
+            let totals = &mut self.0.state.borrow_mut().totals;
+            totals.streams = totals.streams.max(stream.0 + 1);
+        }
+        let before = self.0.stream.replace(stream);
+        let result = body();
+        self.0.stream.set(before);
+        result
+    }
+
+    /// The tensor is also used on `stream`: `record_stream`.
+    pub fn record_stream(&self, tensor: &Tensor, stream: StreamId) {
+        if let Some(slot) = tensor.storage().slot() {
+            self.event(Event::Use { slot, stream });
+        }
+    }
+
+    /// Work of so many nanoseconds on the current stream.
+    pub fn work(&self, ns: u64) {
+        self.event(Event::Work { stream: self.stream(), ns });
+    }
+
+    /// The current stream waits for all that `on` has queued.
+    pub fn wait_for(&self, on: StreamId) {
+        self.event(Event::Wait { stream: self.stream(), on });
+    }
+
+    /// The host waits for the device, as when it reads a loss.
+    pub fn sync(&self) {
+        self.event(Event::Sync { stream: None });
+    }
+
+    /// The host is busy elsewhere for so many nanoseconds.
+    pub fn host(&self, ns: u64) {
+        self.event(Event::Host { ns });
+    }
+
+    /// `empty_cache`.
+    pub fn empty_cache(&self) {
+        self.event(Event::Empty { pool: None });
+    }
+
+    /// A marker, such as `iteration 3`.
+    pub fn mark(&self, text: impl Into<String>) {
+        let state = &mut *self.0.state.borrow_mut();
+        let number = state.texts;
+        state.texts += 1;
+        state.batch.texts.push(text.into());
+        self.push(state, Event::Mark { text: number });
+    }
+
+    /// A call on a private pool; numbers are given by the job, from 1 on without gaps.
+    pub fn pool_call(&self, op: PoolOp, pool: PoolId) {
+        {
+            let totals = &mut self.0.state.borrow_mut().totals;
+            totals.pools = totals.pools.max(pool.0);
+        }
+        self.event(Event::Pool { op, pool });
+    }
+
+    /// Runs `body` with allocations from a private pool, between its `begin` and `end`.
+    pub fn in_pool<T>(&self, pool: PoolId, body: impl FnOnce() -> T) -> T {
+        self.pool_call(PoolOp::Begin, pool);
+        let before = self.0.pool.replace(pool);
+        let result = body();
+        self.0.pool.set(before);
+        self.pool_call(PoolOp::End, pool);
+        result
+    }
+}
