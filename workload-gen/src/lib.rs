@@ -10,6 +10,7 @@ pub mod format;
 pub mod import;
 mod input;
 pub mod jobs;
+pub mod ops;
 mod plain;
 pub mod snapshot;
 pub mod spec;

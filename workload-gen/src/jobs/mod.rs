@@ -1,6 +1,5 @@
 //! The generators: jobs that allocate as real ones do. One list, in the order in which people see them.
 
-
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::Gpu;
 

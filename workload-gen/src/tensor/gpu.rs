@@ -28,8 +28,13 @@ struct Inner {
     is_stopped: Cell<bool>,
     is_muted: Cell<bool>,
     is_over: Cell<bool>,
+    is_backward: Cell<bool>,
+    kept: RefCell<Vec<(Kept, Rc<Storage>)>>,
     graph: GraphState,
 }
+
+/// What a library made once for a thread and a stream: which of its buffers, whether the thread is the backward pass's, and the stream.
+type Kept = (&'static str, bool, StreamId);
 
 struct State {
     batch: Batch,
@@ -89,6 +94,8 @@ impl Gpu {
             is_stopped: Cell::new(false),
             is_muted: Cell::new(false),
             is_over: Cell::new(false),
+            is_backward: Cell::new(false),
+            kept: RefCell::default(),
             graph: GraphState::default(),
         }))
     }
@@ -192,6 +199,30 @@ impl Gpu {
     /// Memory that an operation needs while it runs.
     pub fn scratch(&self, bytes: u64, role: Role, name: Name) {
         drop(self.storage(bytes, role, name));
+    }
+
+    /// Memory that a library takes at its first use on a stream, by the forward or the backward thread, and keeps.
+    pub fn keep(&self, what: &'static str, bytes: u64) {
+        let key = (what, self.0.is_backward.get(), self.stream());
+        if self.0.kept.borrow().iter().any(|(kept, _)| *kept == key) || self.0.is_muted.get() {
+            return;
+        }
+        let name = self.name(what);
+        let storage = self.storage(bytes, Role::Workspace, name);
+        self.0.kept.borrow_mut().push((key, storage));
+    }
+
+    /// Gives back what libraries keep.
+    pub fn drop_kept(&self) {
+        let kept = self.0.kept.take();
+        drop(kept);
+    }
+
+    pub(super) fn in_backward<T>(&self, body: impl FnOnce() -> T) -> T {
+        let before = self.0.is_backward.replace(true);
+        let result = body();
+        self.0.is_backward.set(before);
+        result
     }
 
     /// Runs `body` without writing anything down: what it allocates is not there.

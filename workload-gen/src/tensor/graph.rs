@@ -111,6 +111,8 @@ struct Inner {
     /// Runs after a gradient has come.
     hook: RefCell<Option<Hook>>,
     node: RefCell<Option<Rc<Node>>>,
+    /// A copy in another type that is used for a while in its place.
+    cast: RefCell<Option<Tensor>>,
 }
 
 type Hook = Rc<dyn Fn(&Gpu, &Parameter)>;
@@ -144,6 +146,7 @@ impl Parameter {
             grad: RefCell::default(),
             hook: RefCell::default(),
             node: RefCell::default(),
+            cast: RefCell::default(),
         }))
     }
 
@@ -157,6 +160,17 @@ impl Parameter {
     /// Puts other memory in its place, and returns the old.
     pub fn replace(&self, tensor: Tensor) -> Tensor {
         self.0.tensor.replace(tensor)
+    }
+
+    /// The copy in another type that is in use.
+    pub fn cast(&self) -> Option<Tensor> {
+        self.0.cast.borrow().clone()
+    }
+
+    /// Sets the copy in another type, or lets it go.
+    pub fn set_cast(&self, cast: Option<Tensor>) {
+        let before = self.0.cast.replace(cast);
+        drop(before);
     }
 
     /// Whether it is trained.
@@ -381,9 +395,9 @@ pub fn backward(gpu: &Gpu, root: &Tensor, grad: Tensor) {
             next.awaited.set(next.awaited.get() + 1);
         }
     }
-    gpu.no_grad(|| {
+    let walk = || {
         first.add(gpu, output, grad);
-        let mut ready = BinaryHeap::from([Ready(first)]);
+        let mut ready = BinaryHeap::from([Ready(first.clone())]);
         while let Some(Ready(node)) = ready.pop() {
             let grads = node.grads.take();
             let results = gpu.on_stream(node.stream, || node.run(gpu, grads));
@@ -400,5 +414,6 @@ pub fn backward(gpu: &Gpu, root: &Tensor, grad: Tensor) {
                 }
             }
         }
-    });
+    };
+    gpu.in_backward(|| gpu.no_grad(walk));
 }

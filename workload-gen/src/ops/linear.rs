@@ -1,0 +1,125 @@
+//! Matrix products with weights.
+
+use super::cast::Cx;
+use super::reduce::column_sum;
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+
+/// What cuBLAS takes for a thread and a stream on Hopper (`CUBLAS_WORKSPACE_CONFIG` unset, PyTorch's `getChosenWorkspaceSize`).
+const CUBLAS: u64 = 32 << 20;
+/// What cuBLASLt takes for products that add a bias (`_getWorkspaceSize`).
+const CUBLAS_LT: u64 = 1 << 20;
+
+/// How a layer calls the product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// `torch.addmm(bias, x, weight)`, as GPT-2's `Conv1D` does.
+    Conv1d,
+    /// `torch.nn.functional.linear`.
+    Linear,
+}
+
+/// A layer `x · W + b`.
+#[derive(Clone)]
+pub struct Linear {
+    /// The weight.
+    pub weight: Parameter,
+    /// The bias.
+    pub bias: Option<Parameter>,
+    inputs: u64,
+    outputs: u64,
+    name: Name,
+    form: Form,
+}
+
+/// Takes cuBLAS's memory at its first product.
+pub(crate) fn product(gpu: &Gpu) {
+    gpu.keep("cublas", CUBLAS);
+}
+
+impl Linear {
+    /// A layer of weights that were made before.
+    pub fn new(
+        form: Form,
+        weight: Parameter,
+        bias: Option<Parameter>,
+        inputs: u64,
+        outputs: u64,
+        name: Name,
+    ) -> Linear {
+        Linear { weight, bias, inputs, outputs, name, form }
+    }
+
+    /// The layer's output: rows as of `x`.
+    pub fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        match &self.bias {
+            Some(bias) => self.with_bias(cx, x, bias),
+            None => self.without_bias(cx, x),
+        }
+    }
+
+    fn with_bias(&self, cx: &Cx, x: &Tensor, bias: &Parameter) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name);
+        // Arguments are evaluated from the last to the first.
+        let (weight, x, bias) = match self.form {
+            Form::Conv1d => {
+                let weight = cx.weight(&self.weight, name);
+                let x = cx.input(x, name);
+                (weight, x, cx.weight(bias, name))
+            }
+            Form::Linear => {
+                let bias = cx.weight(bias, name);
+                let weight = cx.weight(&self.weight, name);
+                (weight, cx.input(x, name), bias)
+            }
+        };
+        let (inputs, outputs, rows, dtype) = (self.inputs, self.outputs, x.elements() / self.inputs, x.dtype());
+        let tape = gpu.tape(name, &[&bias, &x, &weight]);
+        let needs = [tape.needs(0), tape.needs(1), tape.needs(2)];
+        let saved_x = needs[2].then(|| tape.save(&x));
+        let saved_weight = needs[1].then(|| tape.save(&weight));
+        let out = gpu.tensor(rows * outputs, dtype, Role::Activation, name);
+        product(gpu);
+        gpu.keep("cublaslt", CUBLAS_LT);
+        tape.record(out, move |gpu, grad| {
+            let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
+            let _x = saved_x.and_then(|x| x.unpack(gpu));
+            product(gpu);
+            let x = needs[1].then(|| gpu.tensor(rows * inputs, dtype, Role::Gradient, name));
+            let weight = needs[2].then(|| gpu.tensor(inputs * outputs, dtype, Role::Gradient, name));
+            let bias = needs[0].then(|| column_sum(gpu, outputs, rows, dtype, Role::Gradient, name));
+            drop(grad);
+            vec![bias, x, weight]
+        })
+    }
+
+    fn without_bias(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        let weight = cx.weight(&self.weight, self.name);
+        let x = cx.input(x, self.name);
+        matmul(&cx.gpu, &x, &weight, self.inputs, self.outputs, self.name)
+    }
+}
+
+/// The product of a matrix of rows of `inputs` with one of `inputs` × `outputs`.
+pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64, name: Name) -> Tensor {
+    let (rows, dtype): (u64, Dtype) = (x.elements() / inputs, x.dtype());
+    let tape = gpu.tape(name, &[x, weight]);
+    let needs = [tape.needs(0), tape.needs(1)];
+    let saved_x = needs[1].then(|| tape.save(x));
+    let saved_weight = needs[0].then(|| tape.save(weight));
+    let out = gpu.tensor(rows * outputs, dtype, Role::Activation, name);
+    product(gpu);
+    tape.record(out, move |gpu, grad| {
+        let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
+        let _x = saved_x.and_then(|x| x.unpack(gpu));
+        // The generated code computes the second factor's gradient first.
+        let weight = needs[1].then(|| {
+            let weight = gpu.tensor(inputs * outputs, dtype, Role::Gradient, name);
+            product(gpu);
+            weight
+        });
+        let x = needs[0].then(|| gpu.tensor(rows * inputs, dtype, Role::Gradient, name));
+        product(gpu);
+        drop(grad);
+        vec![x, weight]
+    })
+}

@@ -1,0 +1,39 @@
+//! The loss of a language model.
+
+use super::elementwise::float;
+use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
+
+/// `torch.nn.functional.cross_entropy` of logits in 32 bits against a class for each row.
+pub fn cross_entropy(gpu: &Gpu, logits: &Tensor, classes: &Tensor, name: Name) -> Tensor {
+    let probabilities = {
+        let tape = gpu.tape(name, &[logits]);
+        let out = gpu.like(logits, Role::Activation, name);
+        let saved = tape.save(&out);
+        tape.record(out, move |gpu, grad| {
+            let _out = saved.unpack(gpu);
+            let logits = gpu.like(&grad, Role::Gradient, name);
+            drop(grad);
+            vec![Some(logits)]
+        })
+    };
+    let tape = gpu.tape(name, &[&probabilities]);
+    let saved = (tape.save(&probabilities), tape.save(classes));
+    let (elements, dtype) = (probabilities.elements(), probabilities.dtype());
+    let loss = gpu.tensor(1, dtype, Role::Activation, name);
+    let total_weight = gpu.tensor(1, dtype, Role::Activation, name);
+    let weight = tape.save(&total_weight);
+    tape.record(loss, move |gpu, _grad| {
+        let _saved = (saved.0.unpack(gpu), saved.1.unpack(gpu), weight.unpack(gpu));
+        vec![Some(gpu.tensor(elements, dtype, Role::Gradient, name))]
+    })
+}
+
+/// The loss of predicting each next token, as transformers computes it: logits in 32 bits, labels padded by one and shifted.
+pub fn causal_loss(gpu: &Gpu, logits: &Tensor, rows: u64, columns: u64, name: Name) -> Tensor {
+    let logits = float(gpu, logits, name);
+    let padded = gpu.tensor(rows * (columns + 1), Dtype::I64, Role::Temporary, name);
+    let labels = gpu.tensor(rows * columns, Dtype::I64, Role::Temporary, name);
+    let loss = cross_entropy(gpu, &logits, &labels, name);
+    drop((padded, labels));
+    loss
+}

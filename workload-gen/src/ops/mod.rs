@@ -1,0 +1,24 @@
+//! Operations: what the framework allocates for each, forward and backward, and what its graph keeps.
+//!
+//! Shapes and orders are those of PyTorch 2.11 on a Hopper card, as its sources and recordings show them: inputs are saved before the
+//! output is made, arguments are cast from the last to the first, gradients come in the order of the generated code.
+
+mod attention;
+mod cast;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod norm;
+mod optimizer;
+mod reduce;
+
+pub use attention::{Heads, attention, repack, split3};
+pub use cast::{Autocast, Cx, to};
+pub use elementwise::{add, dropout, float, gelu, mul, new_gelu, pow, relu, scale, shift, silu, tanh};
+pub use embedding::embedding;
+pub use linear::{Form, Linear, matmul};
+pub use loss::{causal_loss, cross_entropy};
+pub use norm::LayerNorm;
+pub use optimizer::{AdamW, clip_grad_norm, zero_grad};
+pub use reduce::column_sum;

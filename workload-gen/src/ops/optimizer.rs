@@ -1,0 +1,54 @@
+//! What happens between two steps.
+
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+
+/// `torch.optim.AdamW` with its default, the implementation over lists of tensors.
+pub struct AdamW {
+    states: Vec<Option<(Tensor, Tensor)>>,
+    name: Name,
+}
+
+impl AdamW {
+    /// An optimizer without states: they are made at the first step.
+    pub fn new(gpu: &Gpu, parameters: usize) -> AdamW {
+        let mut states = Vec::new();
+        states.resize_with(parameters, || None);
+        AdamW { states, name: gpu.name("adamw") }
+    }
+
+    /// A step over the parameters that have a gradient. The square roots of all second moments live at the same time.
+    pub fn step(&mut self, gpu: &Gpu, parameters: &[Parameter]) {
+        let like = |parameter: &Parameter, role| {
+            let tensor = parameter.tensor();
+            gpu.like(&tensor, role, self.name)
+        };
+        for (parameter, state) in parameters.iter().zip(&mut self.states) {
+            if state.is_none() && parameter.grad().is_some() {
+                let first = like(parameter, Role::Optimizer);
+                *state = Some((first, like(parameter, Role::Optimizer)));
+            }
+        }
+        let updated = parameters.iter().filter(|parameter| parameter.grad().is_some());
+        let mut roots: Vec<Tensor> = updated.map(|parameter| like(parameter, Role::Temporary)).collect();
+        while roots.pop().is_some() {}
+    }
+}
+
+/// `zero_grad(set_to_none=True)`.
+pub fn zero_grad(parameters: &[Parameter]) {
+    for parameter in parameters {
+        drop(parameter.replace_grad(None));
+    }
+}
+
+/// `torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then theirs.
+pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], name: Name) {
+    let scalar = |_: &Parameter| gpu.tensor(1, Dtype::F32, Role::Temporary, name);
+    let norms: Vec<Tensor> = parameters.iter().filter(|parameter| parameter.grad().is_some()).map(scalar).collect();
+    let stacked = gpu.tensor(norms.len() as u64, Dtype::F32, Role::Temporary, name);
+    let total = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
+    drop((norms, stacked));
+    let factor = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
+    let clamped = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
+    drop((factor, clamped, total));
+}
