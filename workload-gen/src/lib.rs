@@ -2,7 +2,8 @@
 //!
 //! A [`Trace`] comes from a file in the project's format ([`format`](mod@format)), from a snapshot that PyTorch wrote ([`import`],
 //! which reads it with [`snapshot`]), or from the recordings that are part of the crate ([`embedded`]). [`check()`] says
-//! whether a trace that was made otherwise makes sense, [`stats`] what it is like.
+//! whether a trace that was made otherwise makes sense, [`stats`] what it is like. What generated jobs take from chance,
+//! they take from [`lengths`].
 
 pub mod check;
 mod embedded;
@@ -11,6 +12,7 @@ pub mod import;
 mod input;
 pub mod jobs;
 pub mod ops;
+pub mod lengths;
 mod plain;
 pub mod snapshot;
 pub mod spec;
