@@ -5,6 +5,17 @@
 //! text (`lognormal(6.2,0.7)`, `bucket(64)`, `poisson(0.5)`) that its `Display` gives back, and each draws from an [`Rng`]
 //! alone.
 
+mod call;
+mod distribution;
+mod parse;
 pub mod rng;
+mod sampler;
+pub mod tables;
+#[cfg(test)]
+mod tests;
+mod zipf;
 
+pub use call::Form;
+pub use distribution::{LONGEST, Lengths};
 pub use rng::Rng;
+pub use sampler::{Pair, Pairs, Sampler};
