@@ -1,5 +1,7 @@
 //! The generators: jobs that allocate as real ones do. One list, in the order in which people see them.
 
+mod train;
+
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::Gpu;
 
@@ -44,5 +46,5 @@ pub(crate) const COMMON: &[Param] = &[
 
 /// All generators.
 pub fn generators() -> &'static [Generator] {
-    &[]
+    &[train::GENERATOR]
 }

@@ -130,10 +130,12 @@ pub fn relu(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
 pub fn new_gelu(cx: &Cx, x: &Tensor, name: Name) -> Tensor {
     let gpu = &cx.gpu;
     let half = scale(gpu, x, name);
-    let inner = scale(gpu, &pow(cx, x, name), name);
-    let inner = add(gpu, x, &inner, name);
-    let inner = scale(gpu, &inner, name);
-    let inner = tanh(gpu, &inner, name);
+    // A name for all of them: each dies when the next is there.
+    let mut inner = pow(cx, x, name);
+    inner = scale(gpu, &inner, name);
+    inner = add(gpu, x, &inner, name);
+    inner = scale(gpu, &inner, name);
+    inner = tanh(gpu, &inner, name);
     let factor = shift(gpu, &inner, name);
     drop(inner);
     mul(gpu, &half, &factor, name)

@@ -38,7 +38,8 @@ type Kept = (&'static str, bool, StreamId);
 
 struct State {
     batch: Batch,
-    to_sink: SyncSender<Batch>,
+    /// `None` when the job is over: what owns the device may own itself, so nobody waits for it to go.
+    to_sink: Option<SyncSender<Batch>>,
     empty: Receiver<Batch>,
     labels: Labels,
     texts: u32,
@@ -80,7 +81,7 @@ impl Gpu {
     fn new(to_sink: SyncSender<Batch>, empty: Receiver<Batch>) -> Gpu {
         let state = State {
             batch: Batch::default(),
-            to_sink,
+            to_sink: Some(to_sink),
             empty,
             labels: Labels::default(),
             texts: 0,
@@ -109,6 +110,7 @@ impl Gpu {
     fn finish(self) -> Totals {
         let mut state = self.0.state.borrow_mut();
         self.send(&mut state);
+        state.to_sink = None;
         let mut totals = std::mem::take(&mut state.totals);
         totals.is_cut = self.0.is_stopped.get();
         totals
@@ -122,7 +124,7 @@ impl Gpu {
         next.clear(state.texts, state.labels.count());
         let full = std::mem::replace(&mut state.batch, next);
         state.totals.events += full.events.len() as u64;
-        if state.to_sink.send(full).is_err() {
+        if state.to_sink.as_ref().is_none_or(|sink| sink.send(full).is_err()) {
             self.0.is_stopped.set(true);
         }
     }

@@ -1,0 +1,313 @@
+//! Decoders of the GPT family: layer normalisation, learned or rotary positions, two-layer MLPs with biases.
+//!
+//! GPT-2 (`modeling_gpt2.py`), OPT (`modeling_opt.py`) and GPT-NeoX (`modeling_gpt_neox.py`) of transformers 5.17, in training mode with their
+//! default attention.
+
+use super::{Flow, Model, Part, Tokens, Weights};
+use crate::ops::{
+    Cx, Form, Heads, LayerNorm, Linear, add, attention, causal_loss, dropout, embedding, gelu, matmul, new_gelu, relu,
+    repack, scale, split3,
+};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+
+/// The function between an MLP's layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    /// GPT-2's, written out.
+    NewGelu,
+    /// One kernel.
+    Gelu,
+    /// One kernel that keeps its result.
+    Relu,
+}
+
+/// How a model knows positions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Positions {
+    /// A table of so many rows.
+    Learned(u64),
+    /// A part of each query and key is turned: the share of a head, in percent.
+    Rotary(u64),
+}
+
+/// The shape of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct GptConfig {
+    /// Layers.
+    pub layers: u64,
+    /// Width of the hidden states.
+    pub hidden: u64,
+    /// Heads.
+    pub heads: u64,
+    /// Width of the MLP.
+    pub ffn: u64,
+    /// Tokens in the vocabulary.
+    pub vocab: u64,
+    /// Positions.
+    pub positions: Positions,
+    /// The MLP's function.
+    pub activation: Activation,
+    /// How layers call products: GPT-2 has its own.
+    pub form: Form,
+    /// Whether queries, keys and values are one product.
+    pub is_fused: bool,
+    /// Whether attention and MLP read the same hidden states.
+    pub is_parallel: bool,
+    /// Whether the output's table is the input's.
+    pub is_tied: bool,
+    /// Whether activations are dropped out.
+    pub has_dropout: bool,
+    /// Whether the forward pass fills a cache of keys and values, as transformers does unless told otherwise.
+    pub has_cache: bool,
+    /// Ranks that share each layer (tensor parallelism).
+    pub shards: u64,
+}
+
+struct Layer {
+    norm1: LayerNorm,
+    qkv: Vec<Linear>,
+    out: Linear,
+    norm2: LayerNorm,
+    up: Linear,
+    down: Linear,
+    name: LayerNames,
+    parameters: Vec<Parameter>,
+}
+
+#[derive(Clone, Copy)]
+struct LayerNames {
+    attention: Name,
+    activation: Name,
+    residual: Name,
+    dropout: Name,
+}
+
+/// A model on a device.
+pub struct Gpt {
+    config: GptConfig,
+    tokens: Parameter,
+    positions: Option<Parameter>,
+    embedding: Vec<Parameter>,
+    layers: Vec<Layer>,
+    norm: LayerNorm,
+    /// The output's table, if it is one of its own.
+    output: Option<Parameter>,
+    head: Vec<Parameter>,
+    names: Names,
+}
+
+struct Names {
+    embedding: Name,
+    positions: Name,
+    head: Name,
+    loss: Name,
+}
+
+impl Gpt {
+    /// Makes the weights in the order in which a model moves to the device.
+    pub fn new(gpu: &Gpu, config: GptConfig, weights: Weights) -> Gpt {
+        let hidden = config.hidden;
+        let tokens = weights.make(gpu, config.vocab * hidden, "wte");
+        let positions = match config.positions {
+            Positions::Learned(count) => Some(weights.make(gpu, count * hidden, "wpe")),
+            Positions::Rotary(_) => None,
+        };
+        let mut embedding = vec![tokens.clone()];
+        embedding.extend(positions.clone());
+        let layers = (0..config.layers).map(|at| Layer::new(gpu, &config, weights, at)).collect();
+        let norm = norm(gpu, weights, hidden, "ln_f");
+        let output = (!config.is_tied).then(|| weights.make(gpu, config.vocab * hidden, "lm_head"));
+        let mut head = vec![norm.weight.clone(), norm.bias.clone()];
+        head.extend(output.clone());
+        let names = Names {
+            embedding: gpu.name("embedding"),
+            positions: gpu.name("positions"),
+            head: gpu.name("lm_head"),
+            loss: gpu.name("loss"),
+        };
+        Gpt { config, tokens, positions, embedding, layers, norm, output, head, names }
+    }
+}
+
+fn norm(gpu: &Gpu, weights: Weights, width: u64, name: &str) -> LayerNorm {
+    let weight = weights.make(gpu, width, &format!("{name}.weight"));
+    let bias = weights.make(gpu, width, &format!("{name}.bias"));
+    LayerNorm::new(weight, bias, width, gpu.name(name))
+}
+
+impl Layer {
+    fn new(gpu: &Gpu, config: &GptConfig, weights: Weights, at: u64) -> Layer {
+        let named = |part: &str| format!("h.{at}.{part}");
+        let linear = |name: &str, inputs: u64, outputs: u64| {
+            let name = named(name);
+            let weight = weights.make(gpu, inputs * outputs, &format!("{name}.weight"));
+            let bias = weights.make(gpu, outputs, &format!("{name}.bias"));
+            Linear::new(config.form, weight, Some(bias), inputs, outputs, gpu.name(&name))
+        };
+        let (hidden, inner, ffn) = (config.hidden, config.hidden / config.shards, config.ffn / config.shards);
+        let norm1 = norm(gpu, weights, hidden, &named("ln_1"));
+        let qkv = match config.is_fused {
+            true => vec![linear("attn.c_attn", hidden, 3 * inner)],
+            false => ["attn.q", "attn.k", "attn.v"].map(|name| linear(name, hidden, inner)).into(),
+        };
+        let out = linear("attn.c_proj", inner, hidden);
+        let norm2 = norm(gpu, weights, hidden, &named("ln_2"));
+        let up = linear("mlp.c_fc", hidden, ffn);
+        let down = linear("mlp.c_proj", ffn, hidden);
+        let name = LayerNames {
+            attention: gpu.name(&named("attn")),
+            activation: gpu.name(&named("mlp.act")),
+            residual: gpu.name(&named("residual")),
+            dropout: gpu.name(&named("dropout")),
+        };
+        let norms = |norm: &LayerNorm| [norm.weight.clone(), norm.bias.clone()];
+        let linears = |one: &Linear| [Some(one.weight.clone()), one.bias.clone()].into_iter().flatten();
+        let mut parameters: Vec<Parameter> = norms(&norm1).into();
+        parameters.extend(qkv.iter().flat_map(linears));
+        parameters.extend(linears(&out));
+        parameters.extend(norms(&norm2));
+        parameters.extend(linears(&up).chain(linears(&down)));
+        Layer { norm1, qkv, out, norm2, up, down, name, parameters }
+    }
+
+    fn attention(&self, cx: &Cx, config: &GptConfig, x: &Tensor, shared: &[Tensor], cache: &mut Vec<Tensor>) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name.attention);
+        let [q, k, v] = match self.qkv.as_slice() {
+            [fused] => {
+                let qkv = fused.forward(cx, x);
+                let part = qkv.elements() / 3;
+                split3(gpu, &qkv, [part; 3], name)
+            }
+            parts => [0, 1, 2].map(|at: usize| {
+                let part = parts[at].forward(cx, x);
+                // OPT scales the queries itself.
+                if at == 0 && matches!(config.positions, Positions::Learned(_)) {
+                    scale(gpu, &part, name)
+                } else {
+                    part
+                }
+            }),
+        };
+        let [q, k] = match config.positions {
+            Positions::Rotary(percent) => {
+                [rotate(gpu, &q, shared, percent, name), rotate(gpu, &k, shared, percent, name)]
+            }
+            Positions::Learned(_) => [q, k],
+        };
+        let (k, v) = if config.has_cache { (repack(gpu, &k, name), repack(gpu, &v, name)) } else { (k, v) };
+        if config.has_cache {
+            cache.extend([k.detach(), v.detach()]);
+        }
+        let heads = Heads {
+            heads: config.heads / config.shards,
+            width: config.hidden / config.heads,
+            has_dropout: config.has_dropout,
+        };
+        let out = attention(gpu, [&q, &k, &v], heads, name);
+        drop((q, k, v));
+        let out = self.out.forward(cx, &out);
+        self.dropped(cx, config, out)
+    }
+
+    fn dropped(&self, cx: &Cx, config: &GptConfig, x: Tensor) -> Tensor {
+        if config.has_dropout && cx.gpu.is_recording() { dropout(&cx.gpu, &x, self.name.dropout) } else { x }
+    }
+
+    fn mlp(&self, cx: &Cx, config: &GptConfig, x: &Tensor) -> Tensor {
+        let up = self.up.forward(cx, x);
+        let active = match config.activation {
+            Activation::NewGelu => new_gelu(cx, &up, self.name.activation),
+            Activation::Gelu => gelu(&cx.gpu, &up, self.name.activation),
+            Activation::Relu => relu(&cx.gpu, &up, self.name.activation),
+        };
+        drop(up);
+        let down = self.down.forward(cx, &active);
+        drop(active);
+        self.dropped(cx, config, down)
+    }
+}
+
+/// Rotary positions on a part of each head: the part is turned (two products and their sum) and put together with the rest.
+fn rotate(gpu: &Gpu, x: &Tensor, shared: &[Tensor], percent: u64, name: Name) -> Tensor {
+    let turned = x.elements() * percent / 100;
+    let part = x.view(turned);
+    let swapped = repack(gpu, &part, name);
+    let along = scale(gpu, &part, name);
+    let across = scale(gpu, &swapped, name);
+    let sum = add(gpu, &along, &across, name);
+    let _ = shared;
+    drop((along, across, swapped));
+    let tape = gpu.tape(name, &[&sum]);
+    let (elements, dtype) = (x.elements(), x.dtype());
+    let out = gpu.tensor(elements, dtype, Role::Activation, name);
+    tape.record(out, move |gpu, grad| {
+        let part = gpu.tensor(turned, dtype, Role::Gradient, name);
+        drop(grad);
+        vec![Some(part)]
+    })
+}
+
+impl Model for Gpt {
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn parameters(&self, part: Part) -> &[Parameter] {
+        match part {
+            Part::Embedding => &self.embedding,
+            Part::Layer(at) => &self.layers[at].parameters,
+            Part::Head => &self.head,
+        }
+    }
+
+    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
+        let (gpu, config, names) = (&cx.gpu, &self.config, &self.names);
+        let embedded = embedding(gpu, &tokens.ids, &self.tokens, config.hidden, names.embedding);
+        let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Input, names.positions);
+        let ids = gpu.like(&range, Role::Input, names.positions);
+        drop(range);
+        let Some(table) = &self.positions else {
+            return Flow { hidden: embedded, shared: vec![ids], locals: Vec::new(), cache: Vec::new() };
+        };
+        let positions = embedding(gpu, &ids, table, config.hidden, names.positions);
+        let sum = add(gpu, &embedded, &positions, names.embedding);
+        let hidden = if config.has_dropout && gpu.is_recording() { dropout(gpu, &sum, names.embedding) } else { sum };
+        Flow { hidden, shared: Vec::new(), locals: vec![embedded, positions, ids], cache: Vec::new() }
+    }
+
+    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &[Tensor], cache: &mut Vec<Tensor>) -> Tensor {
+        let (gpu, config, layer) = (&cx.gpu, &self.config, &self.layers[layer]);
+        let residual = layer.name.residual;
+        let normed = layer.norm1.forward(cx, hidden);
+        let attended = layer.attention(cx, config, &normed, shared, cache);
+        if config.is_parallel {
+            drop(normed);
+            let normed = layer.norm2.forward(cx, hidden);
+            let fed = layer.mlp(cx, config, &normed);
+            let sum = add(gpu, &fed, &attended, residual);
+            return add(gpu, &sum, hidden, residual);
+        }
+        let middle = add(gpu, &attended, hidden, residual);
+        drop(normed);
+        let normed = layer.norm2.forward(cx, &middle);
+        let fed = layer.mlp(cx, config, &normed);
+        let out = add(gpu, &middle, &fed, residual);
+        drop((normed, attended, fed));
+        out
+    }
+
+    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
+        let (gpu, config) = (&cx.gpu, &self.config);
+        let Flow { hidden, shared, locals, cache } = flow;
+        let normed = self.norm.forward(cx, &hidden);
+        drop((hidden, shared, locals));
+        let table = self.output.as_ref().unwrap_or(&self.tokens);
+        let weight = cx.weight(table, self.names.head);
+        let input = cx.input(&normed, self.names.head);
+        let logits = matmul(gpu, &input, &weight, config.hidden, config.vocab, self.names.head);
+        drop((weight, input));
+        let loss = causal_loss(gpu, &logits, tokens.rows, tokens.columns, self.names.loss);
+        drop((normed, logits, cache));
+        loss
+    }
+}
