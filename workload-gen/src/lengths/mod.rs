@@ -5,17 +5,21 @@
 //! text (`lognormal(6.2,0.7)`, `bucket(64)`, `poisson(0.5)`) that its `Display` gives back, and each draws from an [`Rng`]
 //! alone.
 
+mod batches;
 mod call;
 mod distribution;
 mod parse;
 pub mod rng;
 mod sampler;
+mod shaping;
 pub mod tables;
 #[cfg(test)]
 mod tests;
 mod zipf;
 
+pub use batches::{BatchShape, Batches, WINDOW};
 pub use call::Form;
 pub use distribution::{LONGEST, Lengths};
 pub use rng::Rng;
 pub use sampler::{Pair, Pairs, Sampler};
+pub use shaping::{Order, Shaping};
