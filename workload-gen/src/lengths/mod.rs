@@ -5,6 +5,7 @@
 //! text (`lognormal(6.2,0.7)`, `bucket(64)`, `poisson(0.5)`) that its `Display` gives back, and each draws from an [`Rng`]
 //! alone.
 
+mod arrivals;
 mod batches;
 mod call;
 mod distribution;
@@ -17,6 +18,7 @@ pub mod tables;
 mod tests;
 mod zipf;
 
+pub use arrivals::{Arrivals, Counts};
 pub use batches::{BatchShape, Batches, WINDOW};
 pub use call::Form;
 pub use distribution::{LONGEST, Lengths};
