@@ -117,7 +117,12 @@ impl Gpu {
     }
 
     fn send(&self, state: &mut State) {
-        if self.0.is_stopped.get() || state.batch.events.is_empty() {
+        if state.batch.events.is_empty() {
+            return;
+        }
+        if self.0.is_stopped.get() {
+            // Nobody wants it, and what a job does until it looks must not pile up.
+            state.batch.clear(state.texts, state.labels.count());
             return;
         }
         let mut next = state.empty.try_recv().unwrap_or_default();
