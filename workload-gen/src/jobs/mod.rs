@@ -1,5 +1,10 @@
 //! The generators: jobs that allocate as real ones do. One list, in the order in which people see them.
 
+mod adversary;
+mod churn;
+mod dataframe;
+mod live;
+mod pipeline;
 mod train;
 
 use crate::spec::{Kind, Param, Values};
@@ -46,5 +51,15 @@ pub(crate) const COMMON: &[Param] = &[
 
 /// All generators.
 pub fn generators() -> &'static [Generator] {
-    &[train::GENERATOR]
+    &[
+        train::GENERATOR,
+        churn::GENERATOR,
+        dataframe::GENERATOR,
+        pipeline::GENERATOR,
+        adversary::robson::GENERATOR,
+        adversary::comb::GENERATOR,
+        adversary::ramp::RAMP,
+        adversary::ramp::SAW,
+        adversary::powers::GENERATOR,
+    ]
 }
