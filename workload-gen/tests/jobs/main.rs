@@ -1,0 +1,6 @@
+//! Generated workloads: what all have in common, and what makes each what it is.
+
+mod adversaries;
+mod properties;
+mod random;
+mod run;
