@@ -37,8 +37,8 @@ impl Hash {
     }
 }
 
-/// The hash of a trace's events. The header does not count, nor do the numbers that texts happen to have: what a
-/// strategy is asked to do is the same.
+/// The hash of a trace's events. The header does not count, nor do labels, nor the numbers that texts happen to have:
+/// what a strategy is asked to do is the same.
 ///
 /// An event is a letter followed by numbers and texts; a missing number is `u64::MAX`.
 pub fn of_trace(trace: &Trace) -> String {
@@ -102,7 +102,10 @@ mod tests {
         assert_eq!(hash.hex(), "85944171f73967e8", "the reference value of FNV-1a");
         let alloc = Event::Alloc { slot: 1, size: 512, stream: StreamId(2), pool: PoolId(0) };
         let free = Event::Free { slot: 1, ticket: None };
-        assert_eq!(of_trace(&trace(&[alloc, free], &[])), "a17bddce469da820");
+        let mut trace = trace(&[alloc, free], &[]);
+        assert_eq!(of_trace(&trace), "a17bddce469da820");
+        (trace.labels, trace.label_texts) = (vec![0], vec!["input ids".to_string()]);
+        assert_eq!(of_trace(&trace), "a17bddce469da820", "labels are for people");
     }
 
     #[test]

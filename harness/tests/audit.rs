@@ -112,7 +112,7 @@ fn free(slot: u32) -> Event {
 
 fn trace(events: &[Event]) -> Trace {
     let header = Header { slots: 8, tickets: 8, ..Header::default() };
-    Trace { header, events: events.to_vec(), texts: Vec::new() }
+    Trace { header, events: events.to_vec(), ..Trace::default() }
 }
 
 fn audited(strategy: &mut dyn Strategy, events: &[Event]) -> Audit {

@@ -6,16 +6,37 @@
 use crate::trace::{Event, PoolOp, Trace};
 use allocator_core::{PoolId, StreamId};
 
-/// The first event of a trace that makes no sense.
+/// What makes no sense in a trace.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("event {event} ({what:?}): {fault}")]
-pub struct CheckError {
-    /// Its number, from 0.
-    pub event: usize,
-    /// The event.
-    pub what: Event,
-    /// What is wrong with it.
-    pub fault: Fault,
+pub enum CheckError {
+    /// An event: the first.
+    #[error("event {event} ({what:?}): {fault}")]
+    Event {
+        /// Its number, from 0.
+        event: usize,
+        /// The event.
+        what: Event,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// Some allocations have labels and some have none.
+    #[error("{labels} labels for {allocations} allocations; label all of them or none")]
+    Labels {
+        /// How many labels there are.
+        labels: usize,
+        /// How many allocations.
+        allocations: u64,
+    },
+    /// A label that the trace does not have.
+    #[error("allocation {allocation}: label {label} does not exist in the trace, which has {count}")]
+    LabelUnknown {
+        /// The allocation's number, from 0.
+        allocation: usize,
+        /// The label.
+        label: u32,
+        /// How many there are.
+        count: usize,
+    },
 }
 
 /// A rule that an event breaks.
@@ -137,6 +158,11 @@ impl Checker {
             ticketed: 0,
             limits,
         }
+    }
+
+    /// Allocations so far.
+    pub(crate) fn allocations(&self) -> u64 {
+        self.allocations
     }
 
     /// Slots that were used.
@@ -311,9 +337,17 @@ pub fn check(trace: &Trace) -> Result<(), CheckError> {
         texts: count(trace.texts.len()),
     });
     for (number, event) in trace.events.iter().enumerate() {
-        checker.event(event).map_err(|fault| CheckError { event: number, what: *event, fault })?;
+        checker.event(event).map_err(|fault| CheckError::Event { event: number, what: *event, fault })?;
     }
-    Ok(())
+    let (labels, allocations) = (trace.labels.len(), checker.allocations);
+    if labels > 0 && labels as u64 != allocations {
+        return Err(CheckError::Labels { labels, allocations });
+    }
+    let count = trace.label_texts.len();
+    match trace.labels.iter().position(|&label| label as usize >= count) {
+        Some(allocation) => Err(CheckError::LabelUnknown { allocation, label: trace.labels[allocation], count }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -342,8 +376,12 @@ mod tests {
     fn fault(events: &[Event]) -> Option<(usize, Fault)> {
         let header =
             Header { slots: 2, tickets: 2, streams: vec![0, 7], pools: vec![(0, 1), (0, 2)], ..Header::default() };
-        let trace = Trace { header, events: events.to_vec(), texts: vec!["text".into()] };
-        check(&trace).err().map(|error| (error.event, error.fault))
+        let trace = Trace { header, events: events.to_vec(), texts: vec!["text".into()], ..Trace::default() };
+        match check(&trace) {
+            Ok(()) => None,
+            Err(CheckError::Event { event, fault, .. }) => Some((event, fault)),
+            Err(other) => panic!("{other}"),
+        }
     }
 
     #[test]
@@ -421,6 +459,27 @@ mod tests {
         for (events, expected) in cases {
             assert_eq!(fault(events), Some((events.len() - 1, expected.clone())), "{events:?}");
         }
+    }
+
+    #[test]
+    fn all_allocations_have_labels_or_none() {
+        let labelled = |labels: &[u32], texts: usize| {
+            let header = Header { slots: 2, streams: vec![0], ..Header::default() };
+            let label_texts = vec!["role name".to_string(); texts];
+            check(&Trace {
+                header,
+                events: vec![alloc(0), free(0, None), alloc(1)],
+                labels: labels.to_vec(),
+                label_texts,
+                ..Trace::default()
+            })
+        };
+        assert_eq!(labelled(&[], 0), Ok(()));
+        assert_eq!(labelled(&[], 3), Ok(()));
+        assert_eq!(labelled(&[1, 1], 2), Ok(()));
+        assert_eq!(labelled(&[0], 1), Err(CheckError::Labels { labels: 1, allocations: 2 }));
+        assert_eq!(labelled(&[0, 0, 0], 1), Err(CheckError::Labels { labels: 3, allocations: 2 }));
+        assert_eq!(labelled(&[0, 1], 1), Err(CheckError::LabelUnknown { allocation: 1, label: 1, count: 1 }));
     }
 
     #[test]

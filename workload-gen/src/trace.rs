@@ -143,4 +143,10 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// Texts that events refer to.
     pub texts: Vec<String>,
+    /// What each allocation is for: an index into [`Trace::label_texts`] for each [`Event::Alloc`], in order. Empty if
+    /// that is not known, as in recordings. They stand beside the events and not in them, so that a replay, which has
+    /// no use for them, does not carry them through its caches.
+    pub labels: Vec<u32>,
+    /// The labels, each a role and a name: `activation h.3.mlp.gelu`.
+    pub label_texts: Vec<String>,
 }

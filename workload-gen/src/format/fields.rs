@@ -58,6 +58,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The same, if the next field has the prefix.
+    pub(super) fn prefixed_if(&mut self, prefix: u8, what: &str) -> Result<Option<u32>, String> {
+        self.skip_blanks();
+        if self.rest.first() == Some(&prefix) { self.prefixed(prefix, what) } else { Ok(None) }
+    }
+
+    /// Nothing may be left where something else could stand.
+    #[inline]
+    pub(super) fn end_or(&mut self, else_what: &str) -> Result<(), String> {
+        match self.word() {
+            [] => Ok(()),
+            other => Err(format!("`{}`, where {else_what} can stand", show(other))),
+        }
+    }
+
     /// Nothing may be left.
     #[inline]
     pub(super) fn end(&mut self) -> Result<(), String> {

@@ -6,7 +6,7 @@ use super::{FIRST_LINE, TraceError};
 use crate::check::{Checker, Limits};
 use crate::input::Input;
 use crate::plain_path;
-use crate::trace::{Event, Header, PoolOp, Trace};
+use crate::trace::{Event, PoolOp, Trace};
 use allocator_core::{PoolId, StreamId};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -156,18 +156,19 @@ impl<'a, R: Read> Reader<'a, R> {
             match line {
                 [] => {}
                 [b'#', rest @ ..] => {
-                    if in_header
-                        && let Err(problem) = header_line(&mut self.trace.header, &mut self.checker.limits, rest)
-                    {
+                    if in_header && let Err(problem) = header_line(&mut self.trace, &mut self.checker.limits, rest) {
                         return Err(self.error(at, problem));
                     }
                 }
                 _ => {
                     in_header = false;
-                    let event = match event(line, &mut self.trace.texts, &mut self.text_numbers) {
-                        Ok(event) => event,
+                    let (event, label) = match event(line, &mut self.trace.texts, &mut self.text_numbers) {
+                        Ok(read) => read,
                         Err(problem) => return Err(self.error(at, problem)),
                     };
+                    if let Err(problem) = self.label(&event, label) {
+                        return Err(self.error(at, problem));
+                    }
                     if let Err(fault) = self.checker.event(&event) {
                         return Err(self.error(at, fault.to_string()));
                     }
@@ -176,6 +177,28 @@ impl<'a, R: Read> Reader<'a, R> {
             }
         }
         self.finish()
+    }
+
+    /// Keeps the label of an allocation. What the first allocation has, all have.
+    #[inline]
+    fn label(&mut self, event: &Event, label: Option<u32>) -> Result<(), String> {
+        let Event::Alloc { .. } = event else { return Ok(()) };
+        let is_first = self.checker.allocations() == 0;
+        match label {
+            Some(label) if is_first || !self.trace.labels.is_empty() => {
+                let count = self.trace.label_texts.len();
+                if label as usize >= count {
+                    return Err(format!(
+                        "label {label}, where the header has {count}; they are its `# label =` lines, numbered from 0"
+                    ));
+                }
+                self.trace.labels.push(label);
+                Ok(())
+            }
+            Some(_) => Err("a label, where allocations before have none; label all of them or none".into()),
+            None if self.trace.labels.is_empty() => Ok(()),
+            None => Err("no label, where allocations before have one; label all of them or none".into()),
+        }
     }
 
     fn finish(self) -> Result<Trace, TraceError> {
@@ -190,6 +213,7 @@ impl<'a, R: Read> Reader<'a, R> {
             header.pools = (1..=u64::from(checker.pools())).map(|number| (0, number)).collect();
         }
         trace.events.shrink_to_fit();
+        trace.labels.shrink_to_fit();
         Ok(trace)
     }
 }
@@ -212,7 +236,8 @@ fn first_line(line: &[u8]) -> String {
 }
 
 /// A line of the header, without its `#`. One without ` = ` is a comment.
-fn header_line(header: &mut Header, limits: &mut Limits, line: &[u8]) -> Result<(), String> {
+fn header_line(trace: &mut Trace, limits: &mut Limits, line: &[u8]) -> Result<(), String> {
+    let header = &mut trace.header;
     let Some(equals) = line.iter().position(|&byte| byte == b'=') else { return Ok(()) };
     let (key, value) = (line[..equals].trim_ascii(), line[equals + 1..].trim_ascii());
     let again = |had: bool| if had { Err(format!("`{}` a second time", show(key))) } else { Ok(()) };
@@ -268,6 +293,7 @@ fn header_line(header: &mut Header, limits: &mut Limits, line: &[u8]) -> Result<
             header.settings = unescape(value)?;
         }
         b"note" => header.notes.push(unescape(value)?),
+        b"label" => trace.label_texts.push(unescape(value)?),
         _ => header.extra.push((unescape(key)?, unescape(value)?)),
     }
     Ok(())
@@ -287,17 +313,27 @@ fn numbered<T>(list: &[u8], first: usize, value: impl Fn(&str) -> Result<T, Stri
     Ok(values)
 }
 
-/// A line after the header.
+/// A line after the header: the event, and the label of an allocation.
 #[inline]
-fn event(line: &[u8], texts: &mut Vec<String>, numbers: &mut HashMap<String, u32>) -> Result<Event, String> {
+fn event(
+    line: &[u8],
+    texts: &mut Vec<String>,
+    numbers: &mut HashMap<String, u32>,
+) -> Result<(Event, Option<u32>), String> {
     let mut fields = Fields::new(line);
+    let mut label = None;
     let event = match fields.word() {
-        b"a" => Event::Alloc {
-            slot: fields.small("slot")?,
-            size: fields.number("size")?,
-            stream: StreamId(fields.small("stream")?),
-            pool: PoolId(fields.prefixed(b'p', "pool")?.unwrap_or(0)),
-        },
+        b"a" => {
+            let slot = fields.small("slot")?;
+            let size = fields.number("size")?;
+            let stream = StreamId(fields.small("stream")?);
+            let pool = fields.prefixed_if(b'p', "pool")?;
+            label = fields.prefixed_if(b'@', "label")?;
+            if pool.or(label).is_none() {
+                fields.end_or("`p` and the pool or `@` and the label")?;
+            }
+            Event::Alloc { slot, size, stream, pool: PoolId(pool.unwrap_or(0)) }
+        }
         b"f" => Event::Free { slot: fields.small("slot")?, ticket: fields.prefixed(b'!', "ticket")? },
         b"c" => Event::Done { ticket: fields.small("ticket")? },
         b"u" => Event::Use { slot: fields.small("slot")?, stream: StreamId(fields.small("stream")?) },
@@ -330,7 +366,7 @@ fn event(line: &[u8], texts: &mut Vec<String>, numbers: &mut HashMap<String, u32
         }
     };
     fields.end()?;
-    Ok(event)
+    Ok((event, label))
 }
 
 /// The number of a text, which is kept once.

@@ -45,6 +45,33 @@ fn every_event_has_its_line() {
     assert_eq!(to_text(&trace), text);
 }
 
+#[test]
+fn allocations_have_labels() {
+    let text = "gpu-alloc-trace 1\n# source = x\n# slots = 2\n# tickets = 0\n# streams = 0:0x0\n# pools = 1:0,1\n\
+        # label = parameter h.0.attn\\nq\n# label = input ids\np create 1\na 0 1 0 @1\nf 0\na 0 2 0 p1 @0\na 1 3 0 @1\n";
+    let trace = parse(text).unwrap();
+    assert_eq!(trace.label_texts, ["parameter h.0.attn\nq", "input ids"]);
+    assert_eq!(trace.labels, [1, 0, 1]);
+    assert_eq!(to_text(&trace), text);
+    for broken in [Trace { labels: vec![1, 0], ..trace.clone() }, Trace { labels: vec![1, 0, 2], ..trace.clone() }] {
+        let why = write(&broken, &mut Vec::new()).unwrap_err();
+        assert_eq!(why.kind(), std::io::ErrorKind::InvalidInput, "{why}");
+        assert!(crate::check(&broken).is_err());
+    }
+}
+
+#[test]
+fn a_trace_in_pieces_is_the_same_text() {
+    let text = "gpu-alloc-trace 1\n# source = x\n# slots = 1\n# tickets = 0\n# streams = 0:0x0\n# label = a b\n\
+        m one\na 0 5 0 @0\nf 0\nm two\na 0 7 0 @0\n";
+    let trace = parse(text).unwrap();
+    let mut writer = Writer::new(&trace.header, &trace.label_texts, Vec::new()).unwrap();
+    writer.events(&trace.events[..3], &trace.labels[..1], |_| Some("one")).unwrap();
+    writer.events(&trace.events[3..4], &[], |_| Some("two")).unwrap();
+    writer.events(&trace.events[4..], &trace.labels[1..], |_| None).unwrap();
+    assert_eq!(String::from_utf8(writer.finish().unwrap()).unwrap(), text);
+}
+
 /// The example of the format's description is a trace, and it shows every event.
 #[test]
 fn the_documented_example_is_a_trace() {
@@ -74,7 +101,17 @@ fn bad_lines_are_named() {
         ("x 1", 2, "`x` is no event"),
         ("a 0 5 0\naa 1", 3, "`aa` is no event"),
         ("a 0", 2, "the size is missing"),
-        ("a 0 5 0 1", 2, "where `p` and the pool can stand"),
+        ("a 0 5 0 1", 2, "`1`, where `p` and the pool or `@` and the label can stand"),
+        ("a 0 5 0 @0 p0", 2, "`p0` is one field too many"),
+        ("a 0 5 0 @", 2, "the label is missing"),
+        ("a 0 5 0 @-1", 2, "the label `-1` is no number"),
+        ("a 0 5 0 @4294967296", 2, "beyond 4,294,967,295"),
+        ("a 0 5 0 @0", 2, "label 0, where the header has 0"),
+        ("# label = input x\na 0 5 0 @1", 3, "label 1, where the header has 1"),
+        ("a 0 5 0\n# label = input x\na 1 5 0 @0", 4, "a label, where allocations before have none"),
+        ("# label = input x\na 0 5 0\na 1 5 0 @0", 4, "label all of them or none"),
+        ("# label = input x\na 0 5 0 p0 @0\na 1 5 0", 4, "no label, where allocations before have one"),
+        ("# label = a\\b", 2, "a `\\`"),
         ("a 0 5 0 p0 7", 2, "`7` is one field too many"),
         ("a 0 -5 0", 2, "the size `-5` is no number"),
         ("a 0 99999999999999999999 0", 2, "beyond 2^64 - 1"),
@@ -208,6 +245,7 @@ prop_compose! {
         notes in prop::collection::vec(text(), 0..3),
         bytes in prop::option::of(1..=u64::MAX),
         raw in prop::collection::btree_set(any::<u64>(), 3),
+        labels in prop::option::of(prop::collection::vec(0..3u32, 80)),
     ) -> Trace {
         let mut checker = Checker::new(Limits { pools: Some(2), ..Limits::default() });
         let mut trace = Trace::default();
@@ -224,6 +262,10 @@ prop_compose! {
                 });
             }
             trace.events.push(event);
+        }
+        if let Some(labels) = labels {
+            trace.labels = labels[..checker.allocations() as usize].to_vec();
+            trace.label_texts = words.iter().map(|word| word.trim().to_string()).collect();
         }
         trace.header = Header {
             source: source.trim().to_string(),
@@ -252,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(lines in "(a|f|c|u|p create|e|m|#|# slots =|# streams =|x)?( [0-9a-z!:=,-]{0,6}){0,4}(\n.{0,12})?") {
+    fn any_text_is_read_or_refused(lines in "(a|f|c|u|p create|e|m|#|# slots =|# streams =|# label =|x)?( [0-9a-z!@:=,-]{0,6}){0,4}(\n.{0,12})?") {
         let _ = parse(&format!("{FIRST_LINE}\n{lines}"));
         let _ = parse(&lines);
     }

@@ -1,12 +1,11 @@
-//! Writing traces.
+//! Writing traces: whole ones, and ones that come in pieces and are never held.
 
 use super::fields::escape;
-use super::{FIRST_LINE, TraceError};
+use super::{Draft, FIRST_LINE, TraceError, line};
 use crate::plain_path;
 use crate::trace::{Event, Header, PoolOp, Trace};
-use allocator_core::PoolId;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The level of compression that [`save`] uses: a second for half a million events.
@@ -14,16 +13,78 @@ const LEVEL: i32 = 12;
 
 /// Writes a trace as text.
 pub fn write(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
-    let mut to = BufWriter::with_capacity(64 * 1024, to);
-    writeln!(to, "{FIRST_LINE}")?;
-    header(&trace.header, &mut to)?;
-    for event in &trace.events {
-        line(event, &trace.texts, &mut to)?;
-    }
-    to.flush()
+    let mut writer = Writer::new(&trace.header, &trace.label_texts, to)?;
+    writer.events(&trace.events, &trace.labels, |number| trace.texts.get(number as usize).map(String::as_str))?;
+    writer.finish().map(drop)
 }
 
-fn header(header: &Header, to: &mut impl Write) -> io::Result<()> {
+/// Writes a trace as text, the header first and then its events as they come. What is written is the same as what
+/// [`write`](write()) makes of the whole.
+#[derive(Debug)]
+pub struct Writer<W> {
+    to: W,
+    buffer: Vec<u8>,
+    labels: usize,
+    events: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Text is handed on in pieces of this size.
+    const PIECE: usize = 128 * 1024;
+
+    /// Writes the header. It has to hold for all events that come.
+    pub fn new(header: &Header, label_texts: &[String], to: W) -> io::Result<Writer<W>> {
+        let mut text = format!("{FIRST_LINE}\n");
+        header_lines(header, label_texts, &mut text).map_err(io::Error::other)?;
+        let mut writer = Writer { to, buffer: text.into_bytes(), labels: label_texts.len(), events: 0 };
+        writer.hand_on()?;
+        Ok(writer)
+    }
+
+    /// Writes events. `labels` has one for each allocation among them, or none if the trace has no labels; `text` has
+    /// the texts that they refer to.
+    pub fn events<'t>(
+        &mut self,
+        events: &[Event],
+        labels: &[u32],
+        text: impl Fn(u32) -> Option<&'t str>,
+    ) -> io::Result<()> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let is_labelled = !labels.is_empty();
+        let mut labels = labels.iter();
+        for event in events {
+            let label = match event {
+                Event::Alloc { .. } if is_labelled => match labels.next() {
+                    Some(&label) if (label as usize) < self.labels => Some(label),
+                    Some(label) => return Err(invalid(format!("label {label} does not exist in the trace"))),
+                    None => return Err(invalid(format!("event {} has no label, and others have", self.events))),
+                },
+                _ => None,
+            };
+            line::push(event, label, &text, &mut self.buffer).map_err(invalid)?;
+            self.events += 1;
+            if self.buffer.len() >= Self::PIECE {
+                self.hand_on()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hand_on(&mut self) -> io::Result<()> {
+        self.to.write_all(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes what is left, and gives back what was written to.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.hand_on()?;
+        self.to.flush()?;
+        Ok(self.to)
+    }
+}
+
+fn header_lines(header: &Header, label_texts: &[String], to: &mut String) -> std::fmt::Result {
     writeln!(to, "# source = {}", escape(&header.source))?;
     writeln!(to, "# slots = {}", header.slots)?;
     writeln!(to, "# tickets = {}", header.tickets)?;
@@ -54,35 +115,7 @@ fn header(header: &Header, to: &mut impl Write) -> io::Result<()> {
     for (key, value) in &header.extra {
         writeln!(to, "# {} = {}", escape(key), escape(value))?;
     }
-    Ok(())
-}
-
-fn line(event: &Event, texts: &[String], to: &mut impl Write) -> io::Result<()> {
-    let text = |number: u32| {
-        let missing =
-            || io::Error::new(io::ErrorKind::InvalidInput, format!("text {number} does not exist in the trace"));
-        texts.get(number as usize).map(|text| escape(text)).ok_or_else(missing)
-    };
-    match *event {
-        Event::Alloc { slot, size, stream, pool: PoolId::DEFAULT } => writeln!(to, "a {slot} {size} {}", stream.0),
-        Event::Alloc { slot, size, stream, pool } => writeln!(to, "a {slot} {size} {} p{}", stream.0, pool.0),
-        Event::Use { slot, stream } => writeln!(to, "u {slot} {}", stream.0),
-        Event::Free { slot, ticket: None } => writeln!(to, "f {slot}"),
-        Event::Free { slot, ticket: Some(ticket) } => writeln!(to, "f {slot} !{ticket}"),
-        Event::Done { ticket } => writeln!(to, "c {ticket}"),
-        Event::Work { stream, ns } => writeln!(to, "k {} {ns}", stream.0),
-        Event::Wait { stream, on } => writeln!(to, "w {} {}", stream.0, on.0),
-        Event::Sync { stream: Some(stream) } => writeln!(to, "y {}", stream.0),
-        Event::Sync { stream: None } => writeln!(to, "y *"),
-        Event::Empty { pool: None } => writeln!(to, "e"),
-        Event::Empty { pool: Some(pool) } => writeln!(to, "e p{}", pool.0),
-        Event::Pool { op, pool } => writeln!(to, "p {} {}", pool_op_name(op), pool.0),
-        Event::Limit { bytes: Some(bytes) } => writeln!(to, "l {bytes}"),
-        Event::Limit { bytes: None } => writeln!(to, "l -"),
-        Event::Settings { text: number } => writeln!(to, "s {}", text(number)?),
-        Event::Host { ns } => writeln!(to, "t {ns}"),
-        Event::Mark { text: number } => writeln!(to, "m {}", text(number)?),
-    }
+    label_texts.iter().try_for_each(|label| writeln!(to, "# label = {}", escape(label)))
 }
 
 /// A pool call as the format names it.
@@ -105,27 +138,10 @@ pub fn save(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
 /// [`save`] with a zstd level of the caller's choice.
 pub fn save_with_level(trace: &Trace, path: impl AsRef<Path>, level: i32) -> Result<(), TraceError> {
     let path = path.as_ref();
-    let mut temporary = path.to_path_buf();
-    temporary.as_mut_os_string().push(format!(".tmp-{}", std::process::id()));
     let write_all = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-        let written = fill(trace, path, level, &mut file).and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        let mut draft = Draft::create(path, level)?;
+        write(trace, &mut draft)?;
+        draft.commit()
     };
     write_all().map_err(|source| TraceError::Write { file: plain_path(path), source })
-}
-
-fn fill(trace: &Trace, path: &Path, level: i32, file: &mut File) -> io::Result<()> {
-    if path.extension().is_some_and(|suffix| suffix == "zst") {
-        let mut encoder = zstd::stream::write::Encoder::new(file, level)?;
-        encoder.include_checksum(true)?;
-        write(trace, &mut encoder)?;
-        encoder.finish().map(drop)
-    } else {
-        write(trace, file)
-    }
 }

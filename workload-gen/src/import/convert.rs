@@ -166,7 +166,7 @@ pub(super) fn convert(mut snapshot: Snapshot, device: u32, sidecar: Option<&Side
         extra: Vec::new(),
     };
     let texts = if survey.count(Action::Oom) > 0 { vec![OOM_MARK.to_string()] } else { Vec::new() };
-    Ok(Trace { header, events: converter.events, texts })
+    Ok(Trace { header, events: converter.events, texts, ..Trace::default() })
 }
 
 /// The marker before an allocation that failed in the recording.
