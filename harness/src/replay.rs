@@ -30,7 +30,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word in results.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
             Outcome::Oom => "oom",

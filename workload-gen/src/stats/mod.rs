@@ -1,7 +1,17 @@
 //! What a trace is like, in numbers.
 
+mod percentiles;
+mod regularity;
+mod roles;
+
+pub use percentiles::Percentiles;
+pub use regularity::Regularity;
+pub use roles::RoleStats;
+
 use crate::trace::{Event, Trace};
 use allocator_core::{PoolId, StreamId};
+use regularity::Iterations;
+use roles::Roles;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -52,25 +62,20 @@ pub struct TraceStats {
     pub size_histogram: Vec<SizeClass>,
     /// Events between the allocation and the free of a block, for blocks that are freed.
     pub lifetime_events: Percentiles,
+    /// The same, each byte counted once.
+    pub lifetime_events_by_bytes: Percentiles,
+    /// Bytes that are live or wait for a ticket after each allocation, free and completion.
+    pub held_bytes: Percentiles,
+    /// Blocks that are.
+    pub held_blocks: Percentiles,
+    /// Whether iterations are alike, if markers tell at least two.
+    pub regularity: Option<Regularity>,
+    /// What the allocations are for, by the first word of their labels; empty if the trace has no labels.
+    pub roles: Vec<RoleStats>,
     /// The streams that allocate.
     pub streams: Vec<StreamStats>,
     /// The private pools that are allocated from.
     pub pools: Vec<PoolStats>,
-}
-
-/// The smallest values that so many per cent do not exceed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Percentiles {
-    /// The least.
-    pub min: u64,
-    /// The median.
-    pub p50: u64,
-    /// 90 per cent.
-    pub p90: u64,
-    /// 99 per cent.
-    pub p99: u64,
-    /// The greatest.
-    pub max: u64,
 }
 
 /// Allocations of sizes above one power of two and up to the next.
@@ -110,36 +115,12 @@ pub struct PoolStats {
     pub bytes: u64,
 }
 
-impl Percentiles {
-    /// Of values that count `weight` times each.
-    fn new(mut values: Vec<u64>, weight: impl Fn(u64) -> u64) -> Percentiles {
-        values.sort_unstable();
-        let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
-            return Percentiles::default();
-        };
-        let total: u128 = values.iter().map(|&value| u128::from(weight(value))).sum();
-        let mut below = 0;
-        let mut sorted = values.iter().copied().peekable();
-        let mut at = |percent: u128| {
-            let wanted = (total * percent).div_ceil(100);
-            while let Some(&value) = sorted.peek() {
-                if below + u128::from(weight(value)) >= wanted {
-                    return value;
-                }
-                below += u128::from(weight(value));
-                sorted.next();
-            }
-            max
-        };
-        Percentiles { min, p50: at(50), p90: at(90), p99: at(99), max }
-    }
-}
-
 /// A block between its allocation and its end.
 #[derive(Clone, Copy, Default)]
 struct Held {
     size: u64,
     since: u64,
+    role: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -163,6 +144,10 @@ pub fn stats(trace: &Trace) -> TraceStats {
     let mut waiting: BTreeMap<u32, Held> = BTreeMap::new();
     let mut sizes = Vec::new();
     let mut lifetimes = Vec::new();
+    let mut held_bytes = Vec::new();
+    let mut held_blocks = Vec::new();
+    let mut iterations = Iterations::default();
+    let mut roles = Roles::new(trace);
     let mut classes: BTreeMap<u64, Share> = BTreeMap::new();
     let mut streams: BTreeMap<StreamId, Share> = BTreeMap::new();
     let mut pools: BTreeMap<PoolId, Share> = BTreeMap::new();
@@ -178,19 +163,21 @@ pub fn stats(trace: &Trace) -> TraceStats {
                 if pool != PoolId::DEFAULT {
                     pools.entry(pool).or_default().add(size);
                 }
-                slots.insert(slot, Held { size, since: number });
+                iterations.allocated(size);
+                slots.insert(slot, Held { size, since: number, role: roles.allocated(size) });
                 bytes = bytes.saturating_add(size);
                 blocks += 1;
                 stats.blocks_peak = stats.blocks_peak.max(blocks);
                 if bytes > stats.requested_peak_bytes {
                     (stats.requested_peak_bytes, stats.requested_peak_event) = (bytes, number);
+                    roles.peak();
                 }
             }
             Event::Free { slot, ticket } => {
                 stats.frees += 1;
                 stats.late_frees += u64::from(ticket.is_some());
                 if let Some(held) = slots.remove(&slot) {
-                    lifetimes.push(number - held.since);
+                    lifetimes.push((number - held.since, held.size));
                     match ticket {
                         Some(ticket) => {
                             waiting.insert(ticket, held);
@@ -198,6 +185,7 @@ pub fn stats(trace: &Trace) -> TraceStats {
                         None => {
                             bytes = bytes.saturating_sub(held.size);
                             blocks -= 1;
+                            roles.ended(held.role, held.size, number - held.since);
                         }
                     }
                 }
@@ -206,6 +194,7 @@ pub fn stats(trace: &Trace) -> TraceStats {
                 if let Some(held) = waiting.remove(&ticket) {
                     bytes = bytes.saturating_sub(held.size);
                     blocks -= 1;
+                    roles.ended(held.role, held.size, number - held.since);
                 }
             }
             Event::Use { .. } => stats.uses += 1,
@@ -218,16 +207,31 @@ pub fn stats(trace: &Trace) -> TraceStats {
             Event::Mark { text } => {
                 stats.marks += 1;
                 let iteration = trace.texts.get(text as usize).is_some_and(|text| text.starts_with("iteration"));
-                stats.iterations += u64::from(iteration);
+                if iteration {
+                    stats.iterations += 1;
+                    iterations.begin();
+                }
             }
         }
+        if let Event::Alloc { .. } | Event::Free { .. } | Event::Done { .. } = event {
+            held_bytes.push(bytes);
+            held_blocks.push(blocks);
+        }
+    }
+    for held in slots.values().chain(waiting.values()) {
+        roles.ended(held.role, held.size, stats.events - held.since);
     }
     stats.late_frees_open = waiting.len() as u64;
     stats.blocks_at_end = slots.len() as u64;
     stats.bytes_at_end = slots.values().map(|held| held.size).fold(0, u64::saturating_add);
-    stats.size = Percentiles::new(sizes.clone(), |_| 1);
-    stats.size_by_bytes = Percentiles::new(sizes, |size| size);
-    stats.lifetime_events = Percentiles::new(lifetimes, |_| 1);
+    stats.size = Percentiles::new(sizes.iter().copied());
+    stats.size_by_bytes = Percentiles::weighted(sizes.iter().map(|&size| (size, size)));
+    stats.lifetime_events = Percentiles::new(lifetimes.iter().map(|&(events, _)| events));
+    stats.lifetime_events_by_bytes = Percentiles::weighted(lifetimes);
+    stats.held_bytes = Percentiles::new(held_bytes);
+    stats.held_blocks = Percentiles::new(held_blocks);
+    stats.regularity = iterations.end();
+    stats.roles = roles.end();
     stats.size_histogram = classes
         .into_iter()
         .map(|(up_to_bytes, Share { allocs, bytes })| SizeClass { up_to_bytes, allocs, bytes })
@@ -267,6 +271,11 @@ mod tests {
         assert_eq!(stats.size, Percentiles { min: 7, p50: 24, p90: 3000, p99: 3000, max: 3000 });
         assert_eq!(stats.size_by_bytes.p50, 3000);
         assert_eq!(stats.lifetime_events, Percentiles { min: 2, p50: 5, p90: 6, p99: 6, max: 6 });
+        assert_eq!(stats.lifetime_events_by_bytes, Percentiles { min: 2, p50: 2, p90: 6, p99: 6, max: 6 });
+        assert_eq!(stats.held_bytes, Percentiles { min: 24, p50: 1000, p90: 4024, p99: 4024, max: 4024 });
+        assert_eq!(stats.held_blocks, Percentiles { min: 1, p50: 2, p90: 3, p99: 3, max: 3 });
+        let regularity = Regularity { iterations: 1, bytes: 7, same_size_bytes: 0, same_order_bytes: 0 };
+        assert_eq!((stats.regularity, stats.roles.len()), (Some(regularity), 0));
         assert_eq!(stats.streams[1], StreamStats { stream: 1, raw: 0x20, allocs: 1, bytes: 3000 });
         assert_eq!(stats.pools, [PoolStats { pool: 1, pair: (0, 7), allocs: 1, bytes: 3000 }]);
         assert_eq!(stats.size_histogram[0], SizeClass { up_to_bytes: 8, allocs: 1, bytes: 7 });

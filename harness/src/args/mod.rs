@@ -1,5 +1,9 @@
 //! The command line as plain data. What it means is decided in `commands`.
 
+mod trace;
+
+pub use trace::{CompareTracesArgs, ImportArgs, TraceCommand};
+
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -65,8 +69,8 @@ pub enum Command {
     /// Measure what the driver calls of a card cost, for the simulated device
     #[command(after_help = CALIBRATE_HELP)]
     Calibrate(CalibrateArgs),
-    /// Import, print, summarise and check traces
-    #[command(subcommand, after_help = TRACE_HELP)]
+    /// Import, print, summarise, compare and check traces
+    #[command(subcommand, after_help = trace::HELP)]
     Trace(TraceCommand),
     /// Print a completion script for a shell
     #[command(hide = true, after_help = COMPLETIONS_HELP)]
@@ -325,90 +329,6 @@ pub struct CalibrateArgs {
     /// Open the card, say so, and keep it until standard input ends
     #[arg(long, hide = true)]
     pub hold_context: bool,
-}
-
-const TRACE_HELP: &str = "\
-Examples:
-  harness trace import snapshot.pickle -o job.trace.zst
-  harness trace stat job.trace.zst
-  harness trace show gnn.default | head
-
-docs/TRACE-FORMAT.md describes the format.";
-
-const SHOW_HELP: &str = "\
-Examples:
-  harness trace show job.trace.zst | head
-  harness trace show gnn.default > gnn.trace   a recording, to edit by hand";
-
-const STAT_HELP: &str = "\
-Examples:
-  harness trace stat job.trace.zst
-  harness trace stat snapshot.pickle --json | jq .requested_peak_bytes";
-
-const CHECK_HELP: &str = "\
-Examples:
-  harness trace check job.trace && harness run --trace job.trace
-
-Exit code 0 if the trace makes sense, 4 if not; the first line that does not is named.";
-
-/// `harness trace …`
-#[derive(Subcommand, Debug)]
-pub enum TraceCommand {
-    /// Turn PyTorch snapshots into traces
-    #[command(after_help = IMPORT_HELP)]
-    Import(ImportArgs),
-    /// Print a trace as text
-    #[command(after_help = SHOW_HELP)]
-    Show(FileArgs),
-    /// Summarise a trace: sizes, lifetimes, streams
-    #[command(after_help = STAT_HELP)]
-    Stat(StatArgs),
-    /// Check that a trace makes sense; exit code 4 if not
-    #[command(after_help = CHECK_HELP)]
-    Check(FileArgs),
-}
-
-const IMPORT_HELP: &str = "\
-Examples:
-  harness trace import snapshot.pickle -o job.trace.zst
-  harness trace import rank*.pickle -o traces    a folder, a trace for each
-  harness trace import snapshot.pickle -o - | head
-
-A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
-
-The ending of OUT decides: .trace is text, .trace.zst is compressed text, anything else is a folder.";
-
-/// `harness trace import`
-#[derive(Args, Debug)]
-pub struct ImportArgs {
-    /// The snapshots (plain, gzip or zstd); '-' is standard input
-    #[arg(required = true, value_name = "SNAPSHOT")]
-    pub snapshots: Vec<PathBuf>,
-    /// The trace, a folder for several, or '-' for standard output
-    #[arg(short = 'o', long = "out", value_name = "OUT")]
-    pub out: PathBuf,
-    /// The device whose history to take [default: the only one that has any]
-    #[arg(long, value_name = "N")]
-    pub device: Option<u32>,
-}
-
-/// A verb on one trace.
-#[derive(Args, Debug)]
-pub struct FileArgs {
-    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-}
-
-/// `harness trace stat`
-#[derive(Args, Debug)]
-pub struct StatArgs {
-    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 const COMPLETIONS_HELP: &str = "\
