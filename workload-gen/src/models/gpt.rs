@@ -3,12 +3,13 @@
 //! GPT-2 (`modeling_gpt2.py`), OPT (`modeling_opt.py`) and GPT-NeoX (`modeling_gpt_neox.py`) of transformers 5.17, in training mode with their
 //! default attention.
 
-use super::{Flow, Model, Part, Tokens, Weights};
+use super::{Flow, KvCache, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
-    Cx, Form, Heads, LayerNorm, Linear, add, attention, causal_loss, dropout, embedding, gelu, matmul, new_gelu, relu,
-    repack, scale, split3,
+    Cx, Form, Heads, LayerNorm, Linear, Rotary, add, attention, causal_loss, dropout, embedding, gelu, matmul,
+    new_gelu, relu, scale, split3,
 };
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+use std::rc::Rc;
 
 /// The function between an MLP's layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +65,7 @@ pub struct GptConfig {
 }
 
 struct Layer {
+    at: usize,
     norm1: LayerNorm,
     qkv: Vec<Linear>,
     out: Linear,
@@ -88,6 +90,8 @@ pub struct Gpt {
     tokens: Parameter,
     positions: Option<Parameter>,
     embedding: Vec<Parameter>,
+    /// The rotation's frequencies.
+    frequencies: Option<Tensor>,
     layers: Vec<Layer>,
     norm: LayerNorm,
     /// The output's table, if it is one of its own.
@@ -112,6 +116,13 @@ impl Gpt {
             Positions::Learned(count) => Some(weights.make(gpu, count * hidden, "wpe")),
             Positions::Rotary(_) => None,
         };
+        let frequencies = match config.positions {
+            Positions::Learned(_) => None,
+            Positions::Rotary(percent) => {
+                let width = config.hidden / config.heads * percent / 100;
+                Some(gpu.tensor(width / 2, Dtype::F32, Role::Buffer, gpu.name("positions")))
+            }
+        };
         let mut embedding = vec![tokens.clone()];
         embedding.extend(positions.clone());
         let layers = (0..config.layers).map(|at| Layer::new(gpu, &config, weights, at)).collect();
@@ -125,7 +136,7 @@ impl Gpt {
             head: gpu.name("lm_head"),
             loss: gpu.name("loss"),
         };
-        Gpt { config, tokens, positions, embedding, layers, norm, output, head, names }
+        Gpt { config, tokens, positions, embedding, frequencies, layers, norm, output, head, names }
     }
 }
 
@@ -167,10 +178,10 @@ impl Layer {
         parameters.extend(linears(&out));
         parameters.extend(norms(&norm2));
         parameters.extend(linears(&up).chain(linears(&down)));
-        Layer { norm1, qkv, out, norm2, up, down, name, parameters }
+        Layer { at: at as usize, norm1, qkv, out, norm2, up, down, name, parameters }
     }
 
-    fn attention(&self, cx: &Cx, config: &GptConfig, x: &Tensor, shared: &[Tensor], cache: &mut Vec<Tensor>) -> Tensor {
+    fn attention(&self, cx: &Cx, config: &GptConfig, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name.attention);
         let [q, k, v] = match self.qkv.as_slice() {
             [fused] => {
@@ -188,29 +199,29 @@ impl Layer {
                 }
             }),
         };
-        let [q, k] = match config.positions {
-            Positions::Rotary(percent) => {
-                [rotate(gpu, &q, shared, percent, name), rotate(gpu, &k, shared, percent, name)]
+        let [q, k] = match (config.positions, &shared.rotary) {
+            (Positions::Rotary(percent), Some(rotary)) => {
+                [rotate(gpu, &q, rotary, percent, name), rotate(gpu, &k, rotary, percent, name)]
             }
-            Positions::Learned(_) => [q, k],
+            _ => [q, k],
         };
-        let (k, v) = if config.has_cache { (repack(gpu, &k, name), repack(gpu, &v, name)) } else { (k, v) };
-        if config.has_cache {
-            cache.extend([k.detach(), v.detach()]);
-        }
-        let heads = Heads {
-            heads: config.heads / config.shards,
-            width: config.hidden / config.heads,
-            has_dropout: config.has_dropout,
+        let [k, v] = match cache {
+            Some(cache) => cache.update(gpu, self.at, [k, v], name),
+            None => [k, v],
         };
+        let heads = config.heads / config.shards;
+        let heads =
+            Heads { heads, shared: heads, width: config.hidden / config.heads, has_dropout: config.has_dropout };
         let out = attention(gpu, [&q, &k, &v], heads, name);
+        let projected = self.out.forward(cx, &out);
+        drop(out);
+        let dropped = self.dropped(cx, config, projected);
         drop((q, k, v));
-        let out = self.out.forward(cx, &out);
-        self.dropped(cx, config, out)
+        dropped
     }
 
     fn dropped(&self, cx: &Cx, config: &GptConfig, x: Tensor) -> Tensor {
-        if config.has_dropout && cx.gpu.is_recording() { dropout(&cx.gpu, &x, self.name.dropout) } else { x }
+        if config.has_dropout && cx.has_dropout { dropout(&cx.gpu, &x, self.name.dropout) } else { x }
     }
 
     fn mlp(&self, cx: &Cx, config: &GptConfig, x: &Tensor) -> Tensor {
@@ -227,24 +238,13 @@ impl Layer {
     }
 }
 
-/// Rotary positions on a part of each head: the part is turned (two products and their sum) and put together with the rest.
-fn rotate(gpu: &Gpu, x: &Tensor, shared: &[Tensor], percent: u64, name: Name) -> Tensor {
-    let turned = x.elements() * percent / 100;
-    let part = x.view(turned);
-    let swapped = repack(gpu, &part, name);
-    let along = scale(gpu, &part, name);
-    let across = scale(gpu, &swapped, name);
-    let sum = add(gpu, &along, &across, name);
-    let _ = shared;
-    drop((along, across, swapped));
-    let tape = gpu.tape(name, &[&sum]);
+/// Rotary positions on a part of each head: the part is turned and put together with the rest.
+fn rotate(gpu: &Gpu, x: &Tensor, rotary: &Rotary, percent: u64, name: Name) -> Tensor {
     let (elements, dtype) = (x.elements(), x.dtype());
+    let turned = rotary.apply(gpu, &x.view(elements * percent / 100), name);
+    let tape = gpu.tape(name, &[&turned, x]);
     let out = gpu.tensor(elements, dtype, Role::Activation, name);
-    tape.record(out, move |gpu, grad| {
-        let part = gpu.tensor(turned, dtype, Role::Gradient, name);
-        drop(grad);
-        vec![Some(part)]
-    })
+    tape.record(out, move |_, grad| vec![Some(grad.view(elements * percent / 100)), Some(grad)])
 }
 
 impl Model for Gpt {
@@ -262,20 +262,26 @@ impl Model for Gpt {
 
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, config, names) = (&cx.gpu, &self.config, &self.names);
+        let cache = config.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
         let embedded = embedding(gpu, &tokens.ids, &self.tokens, config.hidden, names.embedding);
         let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Input, names.positions);
         let ids = gpu.like(&range, Role::Input, names.positions);
         drop(range);
         let Some(table) = &self.positions else {
-            return Flow { hidden: embedded, shared: vec![ids], locals: Vec::new(), cache: Vec::new() };
+            let rotary = self
+                .frequencies
+                .as_ref()
+                .map(|frequencies| Rotary::new(gpu, frequencies, &ids, embedded.dtype(), names.positions));
+            let shared = Rc::new(Shared { rotary, _positions: Some(ids) });
+            return Flow { hidden: embedded, shared, locals: Vec::new(), cache };
         };
         let positions = embedding(gpu, &ids, table, config.hidden, names.positions);
         let sum = add(gpu, &embedded, &positions, names.embedding);
-        let hidden = if config.has_dropout && gpu.is_recording() { dropout(gpu, &sum, names.embedding) } else { sum };
-        Flow { hidden, shared: Vec::new(), locals: vec![embedded, positions, ids], cache: Vec::new() }
+        let hidden = if config.has_dropout && cx.has_dropout { dropout(gpu, &sum, names.embedding) } else { sum };
+        Flow { hidden, shared: Rc::default(), locals: vec![embedded, positions, ids], cache }
     }
 
-    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &[Tensor], cache: &mut Vec<Tensor>) -> Tensor {
+    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, config, layer) = (&cx.gpu, &self.config, &self.layers[layer]);
         let residual = layer.name.residual;
         let normed = layer.norm1.forward(cx, hidden);

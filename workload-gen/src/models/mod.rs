@@ -3,12 +3,19 @@
 //! A model is cut where training cuts it: what comes before the layers, each layer, and what comes after. So recomputation, sharding and
 //! pipelines are written once, around layers, and not in any model.
 
+mod decoder;
 mod gpt;
+mod llama;
+mod projection;
 
+pub use decoder::KvCache;
 pub use gpt::{Activation, Gpt, GptConfig, Positions};
+pub use llama::{Llama, LlamaShape};
+pub use projection::{Adapted, Lora};
 
-use crate::ops::Cx;
-use crate::tensor::{Dtype, Gpu, Parameter, Tensor};
+use crate::ops::{Cx, Rotary, checkpoint};
+use crate::tensor::{Dtype, Gpu, Parameter, Role, Tensor};
+use std::rc::Rc;
 
 /// A batch of token sequences, all of one length.
 #[derive(Clone, Debug)]
@@ -28,17 +35,38 @@ impl Tokens {
     }
 }
 
+/// What every layer uses. Each checkpoint owns it, too. Fields go in this order.
+#[derive(Default)]
+pub struct Shared {
+    /// Rotary positions.
+    pub rotary: Option<Rotary>,
+    /// What they were made of.
+    pub _positions: Option<Tensor>,
+}
+
 /// What goes from layer to layer.
-#[derive(Debug)]
 pub struct Flow {
     /// The hidden states.
     pub hidden: Tensor,
-    /// What every layer uses: positions, masks.
-    pub shared: Vec<Tensor>,
+    /// What every layer uses.
+    pub shared: Rc<Shared>,
     /// What the forward function keeps until its layers are done, for no other reason than that its names still stand for it.
     pub locals: Vec<Tensor>,
     /// Keys and values of all layers, which live until the caller has let go of the output.
-    pub cache: Vec<Tensor>,
+    pub cache: Option<Rc<KvCache>>,
+}
+
+/// Runs all layers. With `is_recomputed`, each keeps its input alone and runs again in the backward pass.
+pub fn run_layers(model: &Rc<dyn Model>, cx: &Cx, flow: &mut Flow, is_recomputed: bool) {
+    for layer in 0..model.layers() {
+        let next = if is_recomputed {
+            let (model, shared) = (model.clone(), flow.shared.clone());
+            checkpoint(cx, &flow.hidden, move |cx, x| model.layer(cx, layer, x, &shared, None))
+        } else {
+            model.layer(cx, layer, &flow.hidden, &flow.shared, flow.cache.as_deref())
+        };
+        flow.hidden = next;
+    }
 }
 
 /// A part of a model that is cut nowhere.
@@ -60,8 +88,8 @@ pub trait Model {
     fn parameters(&self, part: Part) -> &[Parameter];
     /// What comes before the layers.
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow;
-    /// A layer. Keys and values are pushed to `cache`.
-    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &[Tensor], cache: &mut Vec<Tensor>) -> Tensor;
+    /// A layer. Keys and values go behind those of `cache`.
+    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor;
     /// What comes after the layers, and the loss.
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor;
 }
@@ -86,7 +114,7 @@ impl Weights {
     /// Makes a weight.
     pub fn make(&self, gpu: &Gpu, elements: u64, name: &str) -> Parameter {
         let name = gpu.name(name);
-        let tensor = gpu.tensor(elements, self.dtype, crate::tensor::Role::Parameter, name);
+        let tensor = gpu.tensor(elements, self.dtype, Role::Parameter, name);
         if self.are_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
     }
 }

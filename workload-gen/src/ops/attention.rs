@@ -7,10 +7,19 @@ use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 pub struct Heads {
     /// Heads of the queries.
     pub heads: u64,
+    /// Heads of the keys and values; fewer where several heads share them.
+    pub shared: u64,
     /// Elements of a head.
     pub width: u64,
     /// Whether probabilities are dropped out.
     pub has_dropout: bool,
+}
+
+impl Heads {
+    /// Whether several heads share keys and values.
+    pub fn is_shared(&self) -> bool {
+        self.shared < self.heads
+    }
 }
 
 /// A matrix of three parts side by side, taken apart without a copy. The gradients are put together again.
@@ -35,26 +44,29 @@ pub fn repack(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
 
 /// Attention by cuDNN, which PyTorch prefers on Hopper for 16-bit inputs.
 ///
-/// The forward pass makes the output and the logarithm of each row's sum; the backward pass adds up the queries' gradient in 32 bits.
+/// The forward pass makes the output and the logarithm of each row's sum. The backward pass adds up the queries' gradient in 32 bits, and,
+/// where several heads share their keys and values, makes the gradients of those for each head.
 pub fn attention(gpu: &Gpu, [q, k, v]: [&Tensor; 3], heads: Heads, name: Name) -> Tensor {
     let tape = gpu.tape(name, &[q, k, v]);
     let is_recording = tape.is_recording();
-    let saved = [tape.save(q), tape.save(k), tape.save(v)];
+    let inputs = [tape.save(k), tape.save(q), tape.save(v)];
     let rows = q.elements() / heads.width;
     let scalar = || gpu.tensor(1, Dtype::I64, Role::Activation, name);
-    let random = (scalar(), scalar());
+    let (seed, offset) = (scalar(), scalar());
     let out = gpu.like(q, Role::Activation, name);
-    let sums = if is_recording { Some(gpu.tensor(rows, Dtype::F32, Role::Activation, name)) } else { None };
+    let sums = is_recording.then(|| gpu.tensor(rows, Dtype::F32, Role::Activation, name));
     gpu.scratch(256, Role::Workspace, name);
-    let saved_sums = sums.as_ref().map(|sums| tape.save(sums));
-    let rest = [tape.save(&out), tape.save(&random.0), tape.save(&random.1)];
+    let sums = sums.map(|sums| tape.save(&sums));
+    let outputs = [tape.save(&out), tape.save(&offset), tape.save(&seed)];
+    drop((seed, offset));
     let (sizes, width) = ([q, k, v].map(|x| (x.elements(), x.dtype())), heads.width);
+    let shared = if heads.is_shared() { heads.heads / heads.shared * (k.bytes() + v.bytes()) } else { 0 };
     tape.record(out, move |gpu, grad| {
-        let _saved = saved.map(|one| one.unpack(gpu));
-        let _sums = saved_sums.map(|one| one.unpack(gpu));
-        let _rest = rest.map(|one| one.unpack(gpu));
+        // Given up from the last to the first.
+        let mut saved: Vec<_> = inputs.into_iter().chain(sums).chain(outputs).map(|one| one.unpack(gpu)).collect();
         let grads = sizes.map(|(elements, dtype)| Some(gpu.tensor(elements, dtype, Role::Gradient, name)));
-        gpu.scratch(rows * (width + 1) * 4 + 256, Role::Workspace, name);
+        gpu.scratch(rows * (width + 1) * 4 + 256 + shared, Role::Workspace, name);
+        while saved.pop().is_some() {}
         drop(grad);
         grads.into()
     })

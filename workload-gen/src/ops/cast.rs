@@ -27,18 +27,34 @@ pub struct Autocast {
 pub struct Cx {
     /// The device.
     pub gpu: Gpu,
+    /// Whether layers drop out what they are made to: the model is in training mode.
+    pub has_dropout: bool,
     autocast: Option<Rc<Autocast>>,
 }
 
 impl Cx {
     /// Operations run in the types of their inputs.
     pub fn plain(gpu: &Gpu) -> Cx {
-        Cx { gpu: gpu.clone(), autocast: None }
+        Cx { gpu: gpu.clone(), has_dropout: true, autocast: None }
     }
 
     /// Matrix products run in `dtype`.
     pub fn autocast(gpu: &Gpu, dtype: Dtype) -> Cx {
-        Cx { gpu: gpu.clone(), autocast: Some(Rc::new(Autocast { dtype, cast: RefCell::default() })) }
+        Cx {
+            gpu: gpu.clone(),
+            has_dropout: true,
+            autocast: Some(Rc::new(Autocast { dtype, cast: RefCell::default() })),
+        }
+    }
+
+    /// The same, with or without dropout.
+    pub fn with_dropout(self, has_dropout: bool) -> Cx {
+        Cx { has_dropout, ..self }
+    }
+
+    /// The type of a region of autocast.
+    pub fn autocast_dtype(&self) -> Option<Dtype> {
+        self.autocast.as_ref().map(|region| region.dtype)
     }
 
     /// Whether this is a region of autocast.

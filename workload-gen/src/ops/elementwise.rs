@@ -22,10 +22,19 @@ fn promoted(a: Dtype, b: Dtype) -> Dtype {
     if a.bytes() >= b.bytes() { a } else { b }
 }
 
+/// What a smaller factor has one element for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Each {
+    Column,
+    Row,
+}
+
 /// The gradient of an input of `elements` elements of `dtype`: `grad` itself, or what has to be made of it.
-fn fitted(gpu: &Gpu, grad: &Tensor, elements: u64, dtype: Dtype, name: Name) -> Tensor {
+fn fitted(gpu: &Gpu, grad: Tensor, (elements, dtype): (u64, Dtype), each: Each, name: Name) -> Tensor {
     let summed = if elements == grad.elements() {
-        grad.clone()
+        grad
+    } else if each == Each::Row {
+        gpu.tensor(elements, grad.dtype(), Role::Gradient, name)
     } else {
         column_sum(gpu, elements, grad.elements() / elements, grad.dtype(), Role::Gradient, name)
     };
@@ -40,35 +49,41 @@ pub fn add(gpu: &Gpu, a: &Tensor, b: &Tensor, name: Name) -> Tensor {
     let elements = a.elements().max(b.elements());
     let out = gpu.tensor(elements, promoted(a.dtype(), b.dtype()), Role::Activation, name);
     tape.record(out, move |gpu, grad| {
-        let one = |at: usize| needs[at].then(|| fitted(gpu, &grad, shapes[at].0, shapes[at].1, name));
+        let one = |at: usize| needs[at].then(|| fitted(gpu, grad.clone(), shapes[at], Each::Column, name));
         let second = one(1);
         vec![one(0), second]
     })
 }
 
-/// The product of equally large tensors.
+/// The product. One of them may be smaller, such as a factor of each column, and is then repeated.
 pub fn mul(gpu: &Gpu, a: &Tensor, b: &Tensor, name: Name) -> Tensor {
+    product(gpu, a, b, Each::Column, name)
+}
+
+/// The product of each row with a factor of its own.
+pub fn mul_rows(gpu: &Gpu, x: &Tensor, factors: &Tensor, name: Name) -> Tensor {
+    product(gpu, x, factors, Each::Row, name)
+}
+
+fn product(gpu: &Gpu, a: &Tensor, b: &Tensor, each: Each, name: Name) -> Tensor {
     let tape = gpu.tape(name, &[a, b]);
     let needs = [tape.needs(0), tape.needs(1)];
-    let saved_a = needs[1].then(|| tape.save(a));
     let saved_b = needs[0].then(|| tape.save(b));
-    let types = [a.dtype(), b.dtype()];
-    let out = gpu.tensor(a.elements(), promoted(a.dtype(), b.dtype()), Role::Activation, name);
+    let saved_a = needs[1].then(|| tape.save(a));
+    let shapes = [a, b].map(|x| (x.elements(), x.dtype()));
+    let whole = (a.elements().max(b.elements()), promoted(a.dtype(), b.dtype()));
+    let out = gpu.tensor(whole.0, whole.1, Role::Activation, name);
     tape.record(out, move |gpu, grad| {
-        let _a = saved_a.and_then(|a| a.unpack(gpu));
-        let _b = saved_b.and_then(|b| b.unpack(gpu));
-        let one = |at: usize| {
-            needs[at].then(|| {
-                let product = gpu.like(&grad, Role::Gradient, name);
-                if product.dtype() == types[at] {
-                    return product;
-                }
-                gpu.tensor(product.elements(), types[at], Role::Gradient, name)
-            })
+        let (to_a, to_b) = {
+            let _b = saved_b.and_then(|b| b.unpack(gpu));
+            let _a = saved_a.and_then(|a| a.unpack(gpu));
+            let one = |at: usize| needs[at].then(|| gpu.like(&grad, Role::Gradient, name));
+            // The generated code computes the second factor's gradient first.
+            let to_b = one(1);
+            (one(0), to_b)
         };
-        // The generated code computes the second factor's gradient first.
-        let b = one(1);
-        vec![one(0), b]
+        let to_a = to_a.map(|to_a| fitted(gpu, to_a, shapes[0], each, name));
+        vec![to_a, to_b.map(|to_b| fitted(gpu, to_b, shapes[1], each, name))]
     })
 }
 
@@ -84,7 +99,7 @@ pub fn pow(cx: &Cx, x: &Tensor, name: Name) -> Tensor {
         let lower = gpu.like(&grad, Role::Temporary, name);
         let times = gpu.like(&grad, Role::Temporary, name);
         let out = gpu.like(&grad, Role::Gradient, name);
-        drop((times, lower, grad));
+        drop((times, lower));
         vec![Some(out)]
     })
 }
@@ -98,6 +113,26 @@ pub fn tanh(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
         let _out = saved.unpack(gpu);
         vec![Some(gpu.like(&grad, Role::Gradient, name))]
     })
+}
+
+/// One over the square root.
+pub fn rsqrt(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let out = gpu.like(x, Role::Activation, name);
+    let saved = tape.save(&out);
+    tape.record(out, move |gpu, grad| {
+        let _out = saved.unpack(gpu);
+        let scaled = gpu.like(&grad, Role::Temporary, name);
+        let cube = gpu.like(&grad, Role::Temporary, name);
+        let x = gpu.like(&grad, Role::Gradient, name);
+        drop((cube, scaled));
+        vec![Some(x)]
+    })
+}
+
+/// The negative.
+pub fn neg(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
+    scale(gpu, x, name)
 }
 
 /// A function of one input that keeps its input.
@@ -149,9 +184,7 @@ pub fn dropout(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     let saved = tape.save(&mask);
     tape.record(out, move |gpu, grad| {
         let _mask = saved.unpack(gpu);
-        let x = gpu.like(&grad, Role::Gradient, name);
-        drop(grad);
-        vec![Some(x)]
+        vec![Some(gpu.like(&grad, Role::Gradient, name))]
     })
 }
 

@@ -80,14 +80,13 @@ impl Linear {
         let out = gpu.tensor(rows * outputs, dtype, Role::Activation, name);
         product(gpu);
         gpu.keep("cublaslt", CUBLAS_LT);
-        tape.record(out, move |gpu, grad| {
+        tape.record(out, move |gpu, _grad| {
             let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
             let _x = saved_x.and_then(|x| x.unpack(gpu));
             product(gpu);
             let x = needs[1].then(|| gpu.tensor(rows * inputs, dtype, Role::Gradient, name));
             let weight = needs[2].then(|| gpu.tensor(inputs * outputs, dtype, Role::Gradient, name));
             let bias = needs[0].then(|| column_sum(gpu, outputs, rows, dtype, Role::Gradient, name));
-            drop(grad);
             vec![bias, x, weight]
         })
     }
@@ -108,7 +107,7 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
     let saved_weight = needs[0].then(|| tape.save(weight));
     let out = gpu.tensor(rows * outputs, dtype, Role::Activation, name);
     product(gpu);
-    tape.record(out, move |gpu, grad| {
+    tape.record(out, move |gpu, _grad| {
         let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
         let _x = saved_x.and_then(|x| x.unpack(gpu));
         // The generated code computes the second factor's gradient first.
@@ -117,9 +116,12 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
             product(gpu);
             weight
         });
-        let x = needs[0].then(|| gpu.tensor(rows * inputs, dtype, Role::Gradient, name));
-        product(gpu);
-        drop(grad);
+        // A matrix of rows; the input that it is the gradient of has more dimensions.
+        let x = needs[0].then(|| {
+            let x = gpu.tensor(rows * inputs, dtype, Role::Gradient, name);
+            product(gpu);
+            x.view(rows * inputs)
+        });
         vec![x, weight]
     })
 }

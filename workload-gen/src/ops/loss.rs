@@ -11,9 +11,7 @@ pub fn cross_entropy(gpu: &Gpu, logits: &Tensor, classes: &Tensor, name: Name) -
         let saved = tape.save(&out);
         tape.record(out, move |gpu, grad| {
             let _out = saved.unpack(gpu);
-            let logits = gpu.like(&grad, Role::Gradient, name);
-            drop(grad);
-            vec![Some(logits)]
+            vec![Some(gpu.like(&grad, Role::Gradient, name))]
         })
     };
     let tape = gpu.tape(name, &[&probabilities]);
@@ -34,6 +32,6 @@ pub fn causal_loss(gpu: &Gpu, logits: &Tensor, rows: u64, columns: u64, name: Na
     let padded = gpu.tensor(rows * (columns + 1), Dtype::I64, Role::Temporary, name);
     let labels = gpu.tensor(rows * columns, Dtype::I64, Role::Temporary, name);
     let loss = cross_entropy(gpu, &logits, &labels, name);
-    drop((padded, labels));
+    drop((logits, padded));
     loss
 }

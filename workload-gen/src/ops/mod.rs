@@ -5,6 +5,7 @@
 
 mod attention;
 mod cast;
+mod checkpoint;
 mod elementwise;
 mod embedding;
 mod linear;
@@ -12,13 +13,20 @@ mod loss;
 mod norm;
 mod optimizer;
 mod reduce;
+mod rms_norm;
+mod rotary;
 
 pub use attention::{Heads, attention, repack, split3};
 pub use cast::{Autocast, Cx, to};
-pub use elementwise::{add, dropout, float, gelu, mul, new_gelu, pow, relu, scale, shift, silu, tanh};
+pub use checkpoint::checkpoint;
+pub use elementwise::{
+    add, dropout, float, gelu, mul, mul_rows, neg, new_gelu, pow, relu, rsqrt, scale, shift, silu, tanh,
+};
 pub use embedding::embedding;
 pub use linear::{Form, Linear, matmul};
 pub use loss::{causal_loss, cross_entropy};
 pub use norm::LayerNorm;
 pub use optimizer::{AdamW, clip_grad_norm, zero_grad};
-pub use reduce::column_sum;
+pub use reduce::{column_sum, row_mean};
+pub use rms_norm::RmsNorm;
+pub use rotary::{Rotary, split_heads};

@@ -32,6 +32,14 @@ fn staging(rows: u64, columns: u64) -> Option<(u64, u64)> {
     (blocks > 1).then(|| (4 * columns * blocks * width * height, 4 * grid))
 }
 
+/// The mean of each row of `width` elements. A row is a block's work.
+pub fn row_mean(gpu: &Gpu, x: &Tensor, width: u64, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let elements = x.elements();
+    let out = gpu.tensor(elements / width, x.dtype(), Role::Activation, name);
+    tape.record(out, move |gpu, grad| vec![Some(gpu.tensor(elements, grad.dtype(), Role::Gradient, name))])
+}
+
 /// The sum of each column.
 pub fn column_sum(gpu: &Gpu, columns: u64, rows: u64, dtype: Dtype, role: Role, name: Name) -> Tensor {
     let sum = gpu.tensor(columns, dtype, role, name);

@@ -65,20 +65,14 @@ pub(super) fn save(gpu: &Gpu, tensor: &Tensor) -> Saved {
     }
 }
 
-/// Runs `forward` on `input` so that its graph keeps the input alone. `forward` must do the same each time.
-pub fn checkpoint(gpu: &Gpu, input: &Tensor, forward: impl Fn(&Gpu, &Tensor) -> Tensor + 'static) -> Tensor {
+/// Runs `first` so that its graph keeps no memory. `again` is what the backward pass runs, and must do the same; the graph owns it.
+pub fn checkpoint(gpu: &Gpu, first: impl FnOnce() -> Tensor, again: impl Fn(&Gpu) + 'static) -> Tensor {
     if !gpu.is_recording() {
-        return forward(gpu, input);
+        return first();
     }
-    let forward = Rc::new(forward);
-    let (again, kept) = (forward.clone(), input.clone());
-    let frame = Rc::new(Frame {
-        forward: Box::new(move |gpu| drop(again(gpu, &kept))),
-        saved: Cell::new(0),
-        kept: RefCell::new(None),
-    });
+    let frame = Rc::new(Frame { forward: Box::new(again), saved: Cell::new(0), kept: RefCell::new(None) });
     gpu.graph().modes.borrow_mut().push(Mode::Count(frame));
-    let output = forward(gpu, input);
+    let output = first();
     gpu.graph().modes.borrow_mut().pop();
     output
 }

@@ -50,23 +50,43 @@ pub struct Node {
 enum Work {
     Run(Backward),
     Gradient(Weak<Inner>),
+    /// The same for a tensor that nobody but the graph owns.
+    Leaf(Parameter),
     Done,
 }
 
 impl Node {
     const GRADIENT: u64 = u64::MAX;
 
+    fn gradient(gpu: &Gpu, work: Work, name: Name) -> Node {
+        Node {
+            number: Node::GRADIENT,
+            inputs: RefCell::default(),
+            work: RefCell::new(work),
+            stream: gpu.stream(),
+            name,
+            grads: RefCell::default(),
+            awaited: Cell::new(0),
+            pass: Cell::new(0),
+        }
+    }
+
     fn run(&self, gpu: &Gpu, grads: Grads) -> Grads {
-        if let Work::Gradient(parameter) = &*self.work.borrow() {
-            if let (Some(parameter), Some(mut grad)) = (parameter.upgrade(), grads.into_iter().next().flatten()) {
+        let leaf = match &*self.work.borrow() {
+            Work::Gradient(parameter) => Some(parameter.upgrade().map(Parameter)),
+            Work::Leaf(parameter) => Some(Some(parameter.clone())),
+            Work::Run(_) | Work::Done => None,
+        };
+        if let Some(parameter) = leaf {
+            if let (Some(parameter), Some(mut grad)) = (parameter, grads.into_iter().next().flatten()) {
                 grad.edge = None;
-                Parameter(parameter).accumulate(gpu, grad);
+                parameter.accumulate(gpu, grad);
             }
             return Vec::new();
         }
         match self.work.replace(Work::Done) {
             Work::Run(backward) => backward(gpu, grads),
-            Work::Gradient(_) | Work::Done => Vec::new(),
+            Work::Gradient(_) | Work::Leaf(_) | Work::Done => Vec::new(),
         }
     }
 
@@ -106,8 +126,9 @@ impl Drop for Node {
 }
 
 struct Inner {
-    tensor: RefCell<Tensor>,
+    /// Before the memory, as it goes first when a weight dies.
     grad: RefCell<Option<Tensor>>,
+    tensor: RefCell<Tensor>,
     /// Runs after a gradient has come.
     hook: RefCell<Option<Hook>>,
     node: RefCell<Option<Rc<Node>>>,
@@ -125,16 +146,7 @@ impl Parameter {
     /// A weight that is trained.
     pub fn trained(gpu: &Gpu, tensor: Tensor, name: Name) -> Parameter {
         let parameter = Parameter::frozen(tensor);
-        let node = Node {
-            number: Node::GRADIENT,
-            inputs: RefCell::default(),
-            work: RefCell::new(Work::Gradient(Rc::downgrade(&parameter.0))),
-            stream: gpu.stream(),
-            name,
-            grads: RefCell::default(),
-            awaited: Cell::new(0),
-            pass: Cell::new(0),
-        };
+        let node = Node::gradient(gpu, Work::Gradient(Rc::downgrade(&parameter.0)), name);
         *parameter.0.node.borrow_mut() = Some(Rc::new(node));
         parameter
     }
@@ -202,7 +214,7 @@ impl Parameter {
     fn accumulate(&self, gpu: &Gpu, grad: Tensor) {
         let is_first = self.0.grad.borrow().is_none();
         if is_first {
-            let grad = if grad.is_sole_owner() {
+            let grad = if grad.is_sole_handle() {
                 grad
             } else {
                 let name = self.0.node.borrow().as_ref().map(|node| node.name);
@@ -217,6 +229,13 @@ impl Parameter {
     }
 }
 
+/// Has a backward pass make a gradient for a tensor that is nobody's output: `requires_grad_(True)`. The graph owns both,
+/// until it dies itself.
+pub fn leaf(gpu: &Gpu, tensor: Tensor, name: Name) -> Tensor {
+    let node = Node::gradient(gpu, Work::Leaf(Parameter::frozen(tensor.detach())), name);
+    tensor.with_edge(Some(Edge { node: Rc::new(node), output: 0 }))
+}
+
 /// What all graphs of a device share.
 #[derive(Default)]
 pub(super) struct GraphState {
@@ -224,6 +243,8 @@ pub(super) struct GraphState {
     passes: Cell<u64>,
     is_off: Cell<bool>,
     pub(super) modes: RefCell<Vec<Mode>>,
+    /// What the node that runs now has unpacked. It is given up when the node is done.
+    unpacked: RefCell<Vec<Saved>>,
 }
 
 /// Something that an operation keeps for the backward pass.
@@ -238,13 +259,16 @@ pub enum Saved {
 }
 
 impl Saved {
-    /// The memory, made again if need be. The owner is the caller from here on.
+    /// The memory, made again if need be. What was kept since the forward pass lives until the node has given up its
+    /// gradients, too; what was made again dies with the caller's handle.
     pub fn unpack(self, gpu: &Gpu) -> Option<Rc<Storage>> {
-        match self {
-            Saved::Nothing => None,
-            Saved::Held(storage) => Some(storage),
-            Saved::Recomputed(frame, at) => frame.unpack(gpu, at),
-        }
+        let memory = match &self {
+            Saved::Nothing => return None,
+            Saved::Held(storage) => Some(storage.clone()),
+            Saved::Recomputed(frame, at) => frame.unpack(gpu, *at),
+        };
+        gpu.graph().unpacked.borrow_mut().push(self);
+        memory
     }
 }
 
@@ -401,6 +425,9 @@ pub fn backward(gpu: &Gpu, root: &Tensor, grad: Tensor) {
         while let Some(Ready(node)) = ready.pop() {
             let grads = node.grads.take();
             let results = gpu.on_stream(node.stream, || node.run(gpu, grads));
+            for saved in state.unpacked.take() {
+                drop(saved);
+            }
             let mut results = results.into_iter();
             for edge in node.inputs.borrow().iter() {
                 let grad = results.next().flatten();

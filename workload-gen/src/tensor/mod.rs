@@ -22,7 +22,7 @@ mod storage;
 
 pub use checkpoint::checkpoint;
 pub use gpu::{Gpu, run};
-pub use graph::{Grads, Node, Parameter, Saved, Tape, backward};
+pub use graph::{Grads, Node, Parameter, Saved, Tape, backward, leaf};
 pub use label::{Name, Role};
 pub use sink::{Batch, Sink, Totals};
 pub use storage::{Dtype, Storage, Tensor};

@@ -65,15 +65,17 @@ impl Drop for Storage {
 /// A tensor: storage, how much of it, and the graph that made it.
 #[derive(Clone, Debug)]
 pub struct Tensor {
+    /// Before the memory, as it goes first when a tensor dies.
+    pub(super) edge: Option<Edge>,
     pub(super) storage: Rc<Storage>,
     elements: u64,
     dtype: Dtype,
-    pub(super) edge: Option<Edge>,
+    is_view: bool,
 }
 
 impl Tensor {
     pub(super) fn new(storage: Rc<Storage>, elements: u64, dtype: Dtype) -> Tensor {
-        Tensor { storage, elements, dtype, edge: None }
+        Tensor { edge: None, storage, elements, dtype, is_view: false }
     }
 
     /// The number of elements.
@@ -108,15 +110,21 @@ impl Tensor {
 
     /// The same memory and graph, another number of elements: a part, or a broadcast view.
     pub fn view(&self, elements: u64) -> Tensor {
-        Tensor { elements, ..self.clone() }
+        Tensor { elements, is_view: true, ..self.clone() }
     }
 
     pub(super) fn with_edge(self, edge: Option<Edge>) -> Tensor {
         Tensor { edge, ..self }
     }
 
-    /// Whether nobody else owns the memory, so that an operation may write its result there.
+    /// Whether nobody else owns the memory, so that an operation may write its result there. A view never does: it keeps
+    /// the tensor that it is a view of.
     pub(crate) fn is_sole_owner(&self) -> bool {
+        !self.is_view && self.is_sole_handle()
+    }
+
+    /// Whether no other tensor owns the memory, apart from one that this is a view of.
+    pub(super) fn is_sole_handle(&self) -> bool {
         Rc::strong_count(&self.storage) == 1
     }
 }

@@ -66,10 +66,7 @@ impl Job for Train {
             let new = {
                 let cx = Cx::autocast(gpu, Dtype::Bf16);
                 let mut flow = model.embed(&cx, &batch);
-                for layer in 0..model.layers() {
-                    let next = model.layer(&cx, layer, &flow.hidden, &flow.shared, &mut flow.cache);
-                    flow.hidden = next;
-                }
+                crate::models::run_layers(&model, &cx, &mut flow, false);
                 model.loss(&cx, flow, &batch)
             };
             loss = Some(new.clone());

@@ -1,0 +1,240 @@
+//! Llama and its like: a decoder of layers with rotary attention and a gated feed-forward layer.
+
+use super::decoder::{KvCache, Layer, Widths};
+use super::projection::{Adapted, Lora, convert, weight};
+use super::{Flow, Model, Part, Shared, Tokens, run_layers};
+use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, embedding};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
+use std::rc::Rc;
+
+/// What a model is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LlamaShape {
+    /// Layers.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Width of the feed-forward layers.
+    pub ffn: u64,
+    /// Heads of the queries.
+    pub heads: u64,
+    /// Heads of the keys and values.
+    pub kv_heads: u64,
+    /// Width of a head.
+    pub head_width: u64,
+    /// Tokens that the model knows.
+    pub vocabulary: u64,
+    /// The type that the weights are put into after they were made.
+    pub dtype: Dtype,
+    /// Whether the head's weight is the embedding's.
+    pub is_tied: bool,
+    /// Adapters, if the model's own weights are frozen.
+    pub lora: Option<Lora>,
+    /// Whether the layers keep their input alone, and run again in the backward pass.
+    pub is_checkpointed: bool,
+}
+
+/// A model on a device.
+pub struct Llama {
+    shape: LlamaShape,
+    embed: Parameter,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    head: Linear,
+    /// The rotation's frequencies, and those that they are made of.
+    frequencies: [Tensor; 2],
+    /// The weights of each layer, and of what comes before and after.
+    parameters: [Vec<Vec<Parameter>>; 3],
+    names: Names,
+}
+
+struct Names {
+    model: Name,
+    embed: Name,
+    norm: Name,
+    rotary: Name,
+    mask: Name,
+    head: Name,
+    loss: Name,
+}
+
+impl Llama {
+    /// Makes the model on the device in 32 bits, puts it into its type, and gives it its adapters.
+    pub fn new(gpu: &Gpu, shape: &LlamaShape) -> Llama {
+        let name = |text: &str| gpu.name(text);
+        let names = Names {
+            model: name("model"),
+            embed: name("embed_tokens"),
+            norm: name("norm"),
+            rotary: name("rotary_emb"),
+            mask: name("causal_mask"),
+            head: name("lm_head"),
+            loss: name("loss"),
+        };
+        let is_trained = shape.lora.is_none();
+        let heads = Heads { heads: shape.heads, shared: shape.kv_heads, width: shape.head_width, has_dropout: false };
+        let widths = Widths { hidden: shape.hidden, ffn: shape.ffn, heads };
+        let table = shape.vocabulary * shape.hidden;
+        let embed = weight(gpu, table, names.embed, is_trained);
+        let mut layers: Vec<Layer> =
+            (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, is_trained)).collect();
+        let norm = RmsNorm::new(weight(gpu, shape.hidden, names.norm, is_trained), shape.hidden, names.norm);
+        let frequencies = frequencies(gpu, shape.head_width, names.rotary);
+        let head = if shape.is_tied { embed.clone() } else { weight(gpu, table, names.head, is_trained) };
+
+        convert(gpu, &embed, shape.dtype, names.embed);
+        for layer in &mut layers {
+            layer.convert(gpu, shape.dtype);
+        }
+        convert(gpu, &norm.weight, shape.dtype, names.norm);
+        let frequencies =
+            frequencies.map(|buffer| crate::ops::to(gpu, &buffer, shape.dtype, Role::Buffer, names.rotary));
+        convert(gpu, &head, shape.dtype, names.head);
+        if let Some(lora) = &shape.lora {
+            adapt(gpu, &mut layers, lora);
+        }
+
+        let mut of_layers = Vec::new();
+        for layer in &mut layers {
+            let mut parameters = Vec::new();
+            layer.collect(&mut parameters);
+            of_layers.push(parameters);
+        }
+        let mut after = vec![norm.weight.clone()];
+        after.extend((!shape.is_tied).then(|| head.clone()));
+        let parameters = [vec![vec![embed.clone()]], of_layers, vec![after]];
+        let head = Linear::new(Form::Linear, head, None, shape.hidden, shape.vocabulary, names.head);
+        Llama { shape: shape.clone(), embed, layers, norm, head, frequencies, parameters, names }
+    }
+
+    /// The hidden states of the last layer, normalised. `tokens` come after those that `cache` has seen.
+    pub fn hidden(self: &Rc<Llama>, cx: &Cx, tokens: &Tokens, cache: &Rc<KvCache>) -> Tensor {
+        let mut flow = self.begin(cx, tokens, Some(cache.clone()));
+        let model: Rc<dyn Model> = self.clone();
+        run_layers(&model, cx, &mut flow, false);
+        let normed = self.norm.forward(cx, &flow.hidden);
+        drop(flow);
+        normed
+    }
+
+    fn begin(&self, cx: &Cx, tokens: &Tokens, cache: Option<Rc<KvCache>>) -> Flow {
+        let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
+        let (batch, length) = (tokens.rows, tokens.columns);
+        let embedded = {
+            let rows = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
+            // peft: without it, the first checkpoint would have no input that needs a gradient.
+            let is_leaf = shape.lora.is_some() && shape.is_checkpointed && gpu.is_recording();
+            if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
+        };
+        let cache = cache.or_else(|| (!shape.is_checkpointed).then(|| Rc::new(KvCache::new(shape.layers))));
+        let positions = {
+            let range = gpu.tensor(length, Dtype::I64, Role::Temporary, names.model);
+            gpu.like(&range, Role::Input, names.model)
+        };
+        if cache.is_none() {
+            look_for_packing(gpu, batch, length, names.mask);
+        }
+        let rotary = Rotary::new(gpu, &self.frequencies[0], &positions, embedded.dtype(), names.rotary);
+        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions) });
+        Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache }
+    }
+}
+
+impl Model for Llama {
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn parameters(&self, part: Part) -> &[Parameter] {
+        match part {
+            Part::Embedding => &self.parameters[0][0],
+            Part::Layer(at) => &self.parameters[1][at],
+            Part::Head => &self.parameters[2][0],
+        }
+    }
+
+    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
+        self.begin(cx, tokens, None)
+    }
+
+    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        match &shared.rotary {
+            Some(rotary) => self.layers[layer].forward(cx, hidden, rotary, cache),
+            None => hidden.clone(),
+        }
+    }
+
+    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
+        let Flow { hidden, shared, locals, cache } = flow;
+        let normed = self.norm.forward(cx, &hidden);
+        drop((hidden, shared, locals));
+        let logits = self.head.forward(cx, &normed);
+        let loss = causal_loss(&cx.gpu, &logits, tokens.rows, tokens.columns, self.names.loss);
+        drop((normed, logits, cache));
+        loss
+    }
+}
+
+fn adapt(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
+    for layer in layers.iter_mut() {
+        let adapted = lora.adapted;
+        for (number, projection) in layer.projections().enumerate() {
+            let is_adapted = match adapted {
+                Adapted::QueryValue => number == 0 || number == 2,
+                Adapted::Attention => number < 4,
+                Adapted::Linear => true,
+            };
+            if is_adapted {
+                projection.adapt(gpu, lora.rank);
+            }
+        }
+    }
+    for layer in layers {
+        for projection in layer.projections() {
+            projection.float_adapter(gpu);
+        }
+    }
+}
+
+/// The frequencies of `base^(-2i/width)`, which are computed twice: as the module is made and as its buffers are set.
+fn frequencies(gpu: &Gpu, width: u64, name: Name) -> [Tensor; 2] {
+    let half = || gpu.tensor(width / 2, Dtype::F32, Role::Temporary, name);
+    let compute = |role: Role| {
+        let exponents = {
+            let range = half();
+            let exponents = half();
+            drop(range);
+            exponents
+        };
+        let powers = half();
+        gpu.scratch(8, Role::Temporary, name);
+        drop(exponents);
+        let inverse = half();
+        let out = gpu.tensor(width / 2, Dtype::F32, role, name);
+        drop((inverse, powers));
+        out
+    };
+    let buffer = compute(Role::Buffer);
+    let original = gpu.like(&buffer, Role::Buffer, name);
+    drop(compute(Role::Temporary));
+    [buffer, original]
+}
+
+/// transformers looks whether positions start anew within a row, which would mean several sequences in it.
+fn look_for_packing(gpu: &Gpu, batch: u64, length: u64, name: Name) {
+    let make = |elements: u64, dtype: Dtype| gpu.tensor(elements, dtype, Role::Temporary, name);
+    let before = make(batch, Dtype::I64);
+    let differences = {
+        let _joined = make(batch * (length + 1), Dtype::I64);
+        make(batch * length, Dtype::I64)
+    };
+    let numbers = {
+        let _jumps = make(batch * length, Dtype::U8);
+        let numbers = make(batch * length, Dtype::I64);
+        gpu.scratch(batch * length * 8, Role::Temporary, name);
+        numbers
+    };
+    let last = make(batch, Dtype::U8);
+    let all = make(1, Dtype::U8);
+    drop((last, all, before, differences, numbers));
+}

@@ -1,0 +1,116 @@
+//! Linear layers, with or without a low-rank adapter beside them.
+
+use crate::ops::{Cx, Form, Linear, add, scale, to};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+
+/// Low-rank adapters as peft makes them: the model's own weights are frozen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lora {
+    /// The rank.
+    pub rank: u64,
+    /// Which layers have one.
+    pub adapted: Adapted,
+}
+
+/// Which linear layers have adapters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adapted {
+    /// Those of queries and values.
+    QueryValue,
+    /// Those of queries, keys, values and outputs of the attention.
+    Attention,
+    /// All but the head.
+    Linear,
+}
+
+/// A linear layer without a bias.
+pub(super) struct Projection {
+    base: Linear,
+    adapter: Option<Adapter>,
+    inputs: u64,
+    outputs: u64,
+    label: String,
+    name: Name,
+}
+
+struct Adapter {
+    down: Linear,
+    up: Linear,
+    name: Name,
+}
+
+/// A weight that `make` has put on the device.
+pub(super) fn weight(gpu: &Gpu, elements: u64, name: Name, is_trained: bool) -> Parameter {
+    let tensor = gpu.tensor(elements, Dtype::F32, Role::Parameter, name);
+    if is_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
+}
+
+/// Puts the weight into another type, as `to` does: the old memory goes when the new is there.
+pub(super) fn convert(gpu: &Gpu, weight: &Parameter, dtype: Dtype, name: Name) {
+    let old = weight.tensor().detach();
+    if old.dtype() != dtype {
+        let new = gpu.tensor(old.elements(), dtype, Role::Parameter, name);
+        drop(weight.replace(new));
+    }
+}
+
+impl Projection {
+    /// The layer with a weight in 32 bits.
+    pub(super) fn new(gpu: &Gpu, label: String, inputs: u64, outputs: u64, is_trained: bool) -> Projection {
+        let name = gpu.name(&label);
+        let weight = weight(gpu, inputs * outputs, name, is_trained);
+        let base = Linear::new(Form::Linear, weight, None, inputs, outputs, name);
+        Projection { base, adapter: None, inputs, outputs, label, name }
+    }
+
+    /// Puts the weight into another type.
+    pub(super) fn convert(&self, gpu: &Gpu, dtype: Dtype) {
+        convert(gpu, &self.base.weight, dtype, self.name);
+    }
+
+    /// Puts an adapter of two matrices beside the layer, in the weight's own type.
+    pub(super) fn adapt(&mut self, gpu: &Gpu, rank: u64) {
+        let dtype = self.base.weight.tensor().dtype();
+        let linear = |part: &str, inputs: u64, outputs: u64| {
+            let name = gpu.name(&format!("{}.{part}", self.label));
+            let weight = gpu.tensor(inputs * outputs, dtype, Role::Parameter, name);
+            Linear::new(Form::Linear, Parameter::trained(gpu, weight, name), None, inputs, outputs, name)
+        };
+        let down = linear("lora_a", self.inputs, rank);
+        let up = linear("lora_b", rank, self.outputs);
+        self.adapter = Some(Adapter { down, up, name: gpu.name(&format!("{}.lora", self.label)) });
+    }
+
+    /// Puts the adapter into 32 bits, in which adapters are trained.
+    pub(super) fn float_adapter(&self, gpu: &Gpu) {
+        if let Some(adapter) = &self.adapter {
+            convert(gpu, &adapter.down.weight, Dtype::F32, adapter.name);
+            convert(gpu, &adapter.up.weight, Dtype::F32, adapter.name);
+        }
+    }
+
+    /// The layer's weight, and those of its adapter.
+    pub(super) fn collect(&self, parameters: &mut Vec<Parameter>) {
+        parameters.push(self.base.weight.clone());
+        if let Some(adapter) = &self.adapter {
+            parameters.extend([adapter.down.weight.clone(), adapter.up.weight.clone()]);
+        }
+    }
+
+    /// The layer's output.
+    pub(super) fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        let result = self.base.forward(cx, x);
+        let Some(Adapter { down, up, name }) = &self.adapter else {
+            return result;
+        };
+        let x = to(&cx.gpu, x, down.weight.tensor().dtype(), Role::Activation, *name);
+        let low = down.forward(cx, &x);
+        let high = up.forward(cx, &low);
+        drop(low);
+        let update = scale(&cx.gpu, &high, *name);
+        drop(high);
+        let sum = add(&cx.gpu, &result, &update, *name);
+        drop((update, result));
+        sum
+    }
+}
