@@ -121,6 +121,7 @@ impl Iterator for Batches {
         let mut packed = None;
         let sequences = match self.shaping {
             Shaping::Pad | Shaping::Bucket(_) | Shaping::Buffer => self.drawn(),
+            Shaping::Alike => vec![self.sampler.draw(); self.batch as usize],
             Shaping::Sort(order) => self.dealt(order),
             Shaping::Rising => self.raised(),
             Shaping::Curriculum { from, to } => {
@@ -162,6 +163,11 @@ mod tests {
     /// Rows, columns and tokens of each batch.
     fn shapes(lengths: &str, shaping: &str, batch: u64, steps: u64) -> Vec<(u64, u64, u64)> {
         run(lengths, shaping, batch, steps).iter().map(|shape| (shape.rows, shape.columns, shape.tokens)).collect()
+    }
+
+    #[test]
+    fn an_alike_batch_has_one_length() {
+        assert_eq!(shapes("list(5,7,3)", "alike", 4, 4), [(4, 5, 20), (4, 7, 28), (4, 3, 12), (4, 5, 20)]);
     }
 
     fn columns(lengths: &str, shaping: &str, batch: u64, steps: u64) -> Vec<u64> {

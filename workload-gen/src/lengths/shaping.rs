@@ -32,6 +32,8 @@ pub enum Shaping {
     /// As [`Pad`](Self::Pad), but every batch is a slice of one buffer, allocated before for the longest sequence
     /// of the run.
     Buffer,
+    /// One length is drawn for the whole batch: no padding. So a list of lengths is a list of batches.
+    Alike,
 }
 
 /// Which sequences come first.
@@ -54,6 +56,7 @@ const FORMS: &[Form] = &[
     Form { written: "sort(desc)", about: "sorted, the longest sequences first, and padded" },
     Form { written: "curriculum(FROM,TO)", about: "cut to a cap that grows from FROM to TO tokens, and padded" },
     Form { written: "rising", about: "each batch longer than all before, if need be by one token" },
+    Form { written: "alike", about: "one length for the whole batch" },
     Form { written: "buffer", about: "padded, as slices of one buffer for the longest batch of the run" },
 ];
 
@@ -81,6 +84,7 @@ impl Shaping {
             }),
             "rising" => call.exactly().map(|[]| Shaping::Rising),
             "buffer" => call.exactly().map(|[]| Shaping::Buffer),
+            "alike" => call.exactly().map(|[]| Shaping::Alike),
             _ => call.exactly().map(|[]| Shaping::Pad),
         };
         shaping.map_err(|problem| form.error(problem))
@@ -113,6 +117,7 @@ impl fmt::Display for Shaping {
             Shaping::Curriculum { from, to } => write!(f, "curriculum({from},{to})"),
             Shaping::Rising => f.write_str("rising"),
             Shaping::Buffer => f.write_str("buffer"),
+            Shaping::Alike => f.write_str("alike"),
         }
     }
 }
@@ -123,9 +128,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for text in
-            ["pad", "bucket(64)", "pack(8192)", "sort(asc)", "sort(desc)", "curriculum(64,2048)", "rising", "buffer"]
-        {
+        for text in [
+            "pad",
+            "bucket(64)",
+            "pack(8192)",
+            "sort(asc)",
+            "sort(desc)",
+            "curriculum(64,2048)",
+            "rising",
+            "alike",
+            "buffer",
+        ] {
             assert_eq!(Shaping::parse(text).map(|shaping| shaping.to_string()).as_deref(), Ok(text));
         }
         assert_eq!(Shaping::parse("none"), Ok(Shaping::Pad));

@@ -7,6 +7,7 @@ mod decoder;
 mod gpt;
 mod llama;
 mod projection;
+pub mod shapes;
 
 pub use decoder::KvCache;
 pub use gpt::{Activation, Gpt, GptConfig, Positions};

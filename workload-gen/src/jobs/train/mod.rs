@@ -1,83 +1,95 @@
-//! Training of a language model.
+//! Training of a language model: batches, steps and what comes between them.
+
+mod build;
+mod plan;
+mod step;
 
 use super::{COMMON, Generator, Job};
-use crate::lengths::Rng;
-use crate::models::{Activation, Gpt, GptConfig, Model, Positions, Tokens, Weights, all_parameters};
-use crate::ops::{AdamW, Cx, Form, zero_grad};
-use crate::spec::{Kind, Param, Values};
-use crate::tensor::{Dtype, Gpu, Role, Tensor, backward};
-use std::rc::Rc;
+use crate::lengths::{BatchShape, Batches, Rng, Shaping};
+use crate::spec::Values;
+use crate::tensor::{Gpu, Tensor};
+use plan::{Empties, Leak, Plan};
+use step::Trainer;
 
-pub(super) const GENERATOR: Generator =
-    Generator { name: "train", about: "training of a language model", version: 1, params: &[PARAMS, COMMON], build };
-
-const PARAMS: &[Param] = &[
-    Param { key: "layers", about: "layers", kind: Kind::Int { min: 1, max: 1000 }, default: "12", unit: "layers" },
-    Param { key: "lengths", about: "lengths", kind: Kind::Text("", |_| Ok(())), default: "512", unit: "tokens" },
-];
+pub(super) const GENERATOR: Generator = Generator {
+    name: "train",
+    about: "training of a language model, as PyTorch and transformers run it",
+    version: 1,
+    params: &[plan::PARAMS, COMMON],
+    build,
+};
 
 fn build(values: &Values) -> Result<Box<dyn Job>, String> {
-    let lens = values
-        .text("lengths")
-        .trim_start_matches("list(")
-        .trim_end_matches(')')
-        .split('+')
-        .filter_map(|x| x.parse().ok())
-        .collect();
-    Ok(Box::new(Train { layers: values.int("layers"), lens }))
+    Ok(Box::new(Plan::new(values)?))
 }
 
-struct Train {
-    layers: u64,
-    lens: Vec<u64>,
-}
+/// Purposes that random numbers are drawn for.
+const TRAINING: u64 = 1;
+const EVALUATION: u64 = 2;
 
-impl Job for Train {
+impl Job for Plan {
     fn run(&self, gpu: &Gpu) {
-        let _ = Rng::new(0);
-        let config = GptConfig {
-            layers: self.layers,
-            hidden: 768,
-            heads: 12,
-            ffn: 3072,
-            vocab: 50257,
-            positions: Positions::Learned(2048),
-            activation: Activation::NewGelu,
-            form: Form::Conv1d,
-            is_fused: true,
-            is_parallel: false,
-            is_tied: true,
-            has_dropout: true,
-            has_cache: true,
-            shards: 1,
-        };
-        let model: Rc<dyn Model> = Rc::new(Gpt::new(gpu, config, Weights { dtype: Dtype::F32, are_trained: true }));
-        let parameters = all_parameters(&*model);
-        let mut optimizer = AdamW::new(gpu, parameters.len());
-        let input = gpu.name("batch");
-        let lossname = gpu.name("loss");
-        let mut tokens: Option<Tokens> = None;
-        let mut loss: Option<Tensor> = None;
-        for (n, &l) in self.lens.iter().enumerate() {
-            gpu.mark(format!("iteration {n}"));
-            let ids = gpu.tensor(8 * l, Dtype::I64, Role::Input, input);
-            let batch = Tokens { ids, rows: 8, columns: l };
-            tokens = Some(batch.clone());
-            let new = {
-                let cx = Cx::autocast(gpu, Dtype::Bf16);
-                let mut flow = model.embed(&cx, &batch);
-                crate::models::run_layers(&model, &cx, &mut flow, false);
-                model.loss(&cx, flow, &batch)
-            };
-            loss = Some(new.clone());
-            let one = gpu.like(&new, Role::Gradient, lossname);
-            backward(gpu, &new, one.clone());
-            drop(one);
-            optimizer.step(gpu, &parameters);
-            zero_grad(&parameters);
-            gpu.sync();
+        let mut trainer = Trainer::new(gpu, self);
+        let rng = Rng::new(self.seed);
+        let batches = Batches::new(&self.lengths, self.shaping, self.batch, self.steps, rng.fork(TRAINING));
+        let rounds = self.steps.checked_div(self.epoch).unwrap_or(1).max(1);
+        let shaping = if self.shaping == Shaping::Alike { Shaping::Alike } else { Shaping::Pad };
+        let evals = self.evals.saturating_mul(rounds);
+        let mut evaluated = Batches::new(&self.eval_lengths, shaping, self.eval_batch, evals, rng.fork(EVALUATION));
+        let mut buffer = None;
+        let mut kept = Kept::default();
+        for (number, shape) in (0..).zip(batches) {
+            if gpu.is_stopped() {
+                break;
+            }
+            gpu.mark(format!("iteration {number}"));
+            let loss = trainer.batch(gpu, self.cut(shape), number, &mut buffer);
+            if self.leak == Leak::Loss {
+                kept.losses.push(loss.detach());
+            }
+            drop(loss);
+            if self.empties == Empties::Step {
+                gpu.empty_cache();
+            }
+            if self.save > 0 && (number + 1) % (self.save * self.accumulate) == 0 {
+                trainer.save(gpu);
+            }
+            let is_end = (self.epoch > 0 && (number + 1) % self.epoch == 0) || number + 1 == self.steps;
+            if is_end {
+                // The function that trains an epoch returns, and its names with it.
+                trainer.forget();
+                self.after_epoch(gpu, &mut trainer, &mut evaluated, &mut kept);
+            }
         }
         gpu.exit();
-        drop((tokens, loss));
+    }
+}
+
+/// What is kept by mistake, and what a name still stands for.
+#[derive(Default)]
+struct Kept {
+    losses: Vec<Tensor>,
+    input: Option<Tensor>,
+}
+
+impl Plan {
+    fn cut(&self, shape: BatchShape) -> BatchShape {
+        BatchShape { columns: shape.columns.min(self.shape.positions), ..shape }
+    }
+
+    fn after_epoch(&self, gpu: &Gpu, trainer: &mut Trainer<'_>, batches: &mut Batches, kept: &mut Kept) {
+        if self.empties == Empties::Phase {
+            gpu.empty_cache();
+        }
+        for (number, shape) in (0..self.evals).zip(batches) {
+            gpu.mark(format!("evaluation {number}"));
+            let loss = trainer.evaluate(gpu, self.cut(shape), &mut kept.input);
+            if self.leak == Leak::Graph {
+                kept.losses.push(loss);
+            }
+        }
+        if self.empties == Empties::Phase && self.evals > 0 {
+            gpu.empty_cache();
+        }
     }
 }

@@ -1,0 +1,235 @@
+//! What a line says about a training run.
+
+use crate::lengths::{Lengths, Shaping};
+use crate::models::shapes::{self, Shape};
+use crate::spec::{Kind, Param, Values};
+use crate::tensor::Dtype;
+
+const fn count(key: &'static str, about: &'static str, max: u64, default: &'static str, unit: &'static str) -> Param {
+    Param { key, about, kind: Kind::Int { min: 1, max }, default, unit }
+}
+
+const fn every(key: &'static str, about: &'static str, unit: &'static str) -> Param {
+    Param { key, about, kind: Kind::Int { min: 0, max: 1_000_000_000 }, default: "0", unit }
+}
+
+const fn choice(
+    key: &'static str,
+    about: &'static str,
+    words: &'static [&'static str],
+    default: &'static str,
+) -> Param {
+    Param { key, about, kind: Kind::Choice(words), default, unit: "" }
+}
+
+const fn flag(key: &'static str, about: &'static str) -> Param {
+    Param { key, about, kind: Kind::Flag, default: "no", unit: "" }
+}
+
+const LENGTHS: Kind =
+    Kind::Text("lengths such as 512, uniform(16,2048), lognormal(6.2,0.7), azure-chat or list(237,276)", |text| {
+        Lengths::parse(text).map(drop)
+    });
+
+const SHAPING: Kind = Kind::Text(
+    "pad, bucket(N), pack(TOKENS), sort(asc), sort(desc), curriculum(FROM,TO), rising, alike or buffer",
+    |text| Shaping::parse(text).map(drop),
+);
+
+/// The parameters, in the order in which people see them.
+pub(super) const PARAMS: &[Param] = &[
+    Param {
+        key: "model",
+        about: "the model: a published one, whose numbers the next parameters change",
+        kind: Kind::Name(shapes::NAMES),
+        default: "gpt2",
+        unit: "",
+    },
+    count("layers", "layers", 10_000, "", "layers"),
+    count("hidden", "width of the hidden states", 1 << 20, "", "elements"),
+    count("ffn", "width of the MLP; with `hidden` it is the same multiple of it", 1 << 22, "", "elements"),
+    count("heads", "heads of the queries", 4096, "", "heads"),
+    count("kv-heads", "heads of the keys and values; with `heads` the same share of them", 4096, "", "heads"),
+    count("vocab", "tokens in the vocabulary", 1 << 24, "", "tokens"),
+    count("positions", "the longest sequence; longer ones are cut", 1 << 24, "", "tokens"),
+    choice("dtype", "type of the weights", &["fp32", "bf16", "fp16"], "fp32"),
+    choice("autocast", "type of matrix products under torch.autocast, or none", &["bf16", "fp16", "no"], "bf16"),
+    Param {
+        key: "dropout",
+        about: "whether layers that have dropout use it",
+        kind: Kind::Flag,
+        default: "yes",
+        unit: "",
+    },
+    count("batch", "sequences in a batch", 1 << 20, "8", "sequences"),
+    Param {
+        key: "lengths",
+        about: "lengths of sequences",
+        kind: LENGTHS,
+        default: "lognormal(5.5,0.8)",
+        unit: "tokens",
+    },
+    Param { key: "shaping", about: "what the data loader makes of them", kind: SHAPING, default: "pad", unit: "" },
+    count("steps", "batches, in all epochs together", 1_000_000_000, "20", "batches"),
+    count("accumulate", "batches whose gradients are added up before a step", 1 << 20, "1", "batches"),
+    flag("clip", "gradients are clipped by their norm before a step"),
+    choice("recompute", "which activations are made again in the backward pass", &["none", "full"], "none"),
+    Param {
+        key: "lora",
+        about: "rank of adapters on the attention's layers, whose base is frozen; 0 is none",
+        kind: Kind::Int { min: 0, max: 65_536 },
+        default: "0",
+        unit: "rows",
+    },
+    every("epoch", "batches of an epoch; 0 is one epoch for all", "batches"),
+    every("evals", "batches that are evaluated after each epoch", "batches"),
+    count("eval-batch", "sequences in a batch that is evaluated", 1 << 20, "8", "sequences"),
+    Param {
+        key: "eval-lengths",
+        about: "lengths of sequences that are evaluated; `lengths` if not given",
+        kind: LENGTHS,
+        default: "",
+        unit: "tokens",
+    },
+    choice("eval-autocast", "type of matrix products in evaluations", &["bf16", "fp16", "no"], "bf16"),
+    flag("eval-dropout", "evaluations run in training mode: `model.eval()` was forgotten"),
+    choice(
+        "empty-cache",
+        "where the job calls empty_cache: nowhere, after each step, or after each epoch and each round of evaluations",
+        &["never", "step", "phase"],
+        "never",
+    ),
+    every("save", "steps between checkpoints, for which weights are copied one after another; 0 is never", "steps"),
+    choice(
+        "leak",
+        "what is kept by mistake: each step's loss, or the graphs of evaluations that forgot no_grad",
+        &["none", "loss", "graph"],
+        "none",
+    ),
+];
+
+/// A training run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) shape: Shape,
+    pub(super) dtype: Dtype,
+    pub(super) autocast: Option<Dtype>,
+    pub(super) has_dropout: bool,
+    pub(super) batch: u64,
+    pub(super) lengths: Lengths,
+    pub(super) shaping: Shaping,
+    pub(super) steps: u64,
+    pub(super) accumulate: u64,
+    pub(super) is_clipped: bool,
+    pub(super) is_recomputed: bool,
+    pub(super) lora: u64,
+    pub(super) epoch: u64,
+    pub(super) evals: u64,
+    pub(super) eval_batch: u64,
+    pub(super) eval_lengths: Lengths,
+    pub(super) eval_autocast: Option<Dtype>,
+    pub(super) eval_dropout: bool,
+    pub(super) empties: Empties,
+    pub(super) save: u64,
+    pub(super) leak: Leak,
+    pub(super) seed: u64,
+}
+
+/// Where `empty_cache` is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Empties {
+    Never,
+    Step,
+    Phase,
+}
+
+/// What is kept by mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leak {
+    Nothing,
+    Loss,
+    Graph,
+}
+
+fn dtype(word: &str) -> Option<Dtype> {
+    match word {
+        "fp32" => Some(Dtype::F32),
+        "bf16" => Some(Dtype::Bf16),
+        "fp16" => Some(Dtype::F16),
+        _ => None,
+    }
+}
+
+fn shape(values: &Values) -> Result<Shape, String> {
+    let name = values.text("model");
+    let mut shape = shapes::shape(name).ok_or_else(|| format!("model={name}: there is no such shape"))?;
+    let published = shape;
+    let number = |key: &str, of_model: u64| values.int_or(key, of_model);
+    shape.layers = number("layers", shape.layers);
+    shape.hidden = number("hidden", shape.hidden);
+    shape.heads = number("heads", shape.heads);
+    shape.ffn = number("ffn", (published.ffn * shape.hidden / published.hidden).max(1));
+    shape.kv_heads = number("kv-heads", (published.kv_heads * shape.heads / published.heads).max(1));
+    shape.vocab = number("vocab", shape.vocab);
+    shape.positions = number("positions", shape.positions);
+    if values.is_given("hidden") || values.is_given("heads") {
+        shape.head_width = shape.hidden / shape.heads;
+        if !shape.hidden.is_multiple_of(shape.heads) {
+            return Err(format!(
+                "hidden={} elements do not go evenly into heads={}; give a multiple",
+                shape.hidden, shape.heads
+            ));
+        }
+    }
+    if !shape.heads.is_multiple_of(shape.kv_heads) {
+        return Err(format!(
+            "heads={} cannot share kv-heads={} evenly; give a divisor of the heads",
+            shape.heads, shape.kv_heads
+        ));
+    }
+    Ok(shape)
+}
+
+impl Plan {
+    /// Reads a line's values.
+    pub(super) fn new(values: &Values) -> Result<Plan, String> {
+        let lengths = Lengths::parse(values.text("lengths"))?;
+        let eval_lengths = match values.text("eval-lengths") {
+            "" => lengths.clone(),
+            given => Lengths::parse(given)?,
+        };
+        let autocast = dtype(values.text("autocast"));
+        Ok(Plan {
+            shape: shape(values)?,
+            dtype: dtype(values.text("dtype")).unwrap_or(Dtype::F32),
+            autocast,
+            has_dropout: values.flag("dropout"),
+            batch: values.int("batch"),
+            lengths,
+            shaping: Shaping::parse(values.text("shaping"))?,
+            steps: values.int("steps"),
+            accumulate: values.int("accumulate"),
+            is_clipped: values.flag("clip"),
+            is_recomputed: values.text("recompute") == "full",
+            lora: values.int("lora"),
+            epoch: values.int("epoch"),
+            evals: values.int("evals"),
+            eval_batch: values.int("eval-batch"),
+            eval_lengths,
+            eval_autocast: dtype(values.text("eval-autocast")),
+            eval_dropout: values.flag("eval-dropout"),
+            empties: match values.text("empty-cache") {
+                "step" => Empties::Step,
+                "phase" => Empties::Phase,
+                _ => Empties::Never,
+            },
+            save: values.int("save"),
+            leak: match values.text("leak") {
+                "loss" => Leak::Loss,
+                "graph" => Leak::Graph,
+                _ => Leak::Nothing,
+            },
+            seed: values.int("seed"),
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! A batch: forward, backward, and the step if it is due.
+
+use super::build;
+use super::plan::{Leak, Plan};
+use crate::lengths::BatchShape;
+use crate::models::{Model, Tokens, all_parameters, run_layers};
+use crate::ops::{AdamW, Cx, clip_grad_norm, scale, zero_grad};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, backward};
+use std::rc::Rc;
+
+/// A model in training, and what the training loop's names stand for.
+pub(super) struct Trainer<'p> {
+    plan: &'p Plan,
+    model: Rc<dyn Model>,
+    weights: Vec<Parameter>,
+    trained: Vec<Parameter>,
+    optimizer: AdamW,
+    input: Option<Tensor>,
+    loss: Option<Tensor>,
+    names: Names,
+}
+
+struct Names {
+    input: Name,
+    loss: Name,
+    clip: Name,
+    save: Name,
+}
+
+impl<'p> Trainer<'p> {
+    /// Puts the model on the device.
+    pub(super) fn new(gpu: &Gpu, plan: &'p Plan) -> Trainer<'p> {
+        let model = build::model(gpu, plan);
+        let weights = all_parameters(&*model);
+        let trained: Vec<Parameter> = weights.iter().filter(|weight| weight.is_trained()).cloned().collect();
+        let optimizer = AdamW::new(gpu, trained.len());
+        let names = Names {
+            input: gpu.name("batch"),
+            loss: gpu.name("loss"),
+            clip: gpu.name("clip_grad_norm"),
+            save: gpu.name("checkpoint"),
+        };
+        Trainer { plan, model, weights, trained, optimizer, input: None, loss: None, names }
+    }
+
+    /// Trains on a batch and returns its loss.
+    pub(super) fn batch(&mut self, gpu: &Gpu, shape: BatchShape, number: u64, buffer: &mut Option<Tensor>) -> Tensor {
+        let (rows, columns) = (shape.rows, shape.columns);
+        let ids = match shape.sliced_from {
+            Some(elements) => {
+                let make = || gpu.tensor(elements, Dtype::I64, Role::Input, self.names.input);
+                buffer.get_or_insert_with(make).view(rows * columns)
+            }
+            None => gpu.tensor(rows * columns, Dtype::I64, Role::Input, self.names.input),
+        };
+        // A name that is set again lets go of what it stood for when the new value is there.
+        self.input = Some(ids.clone());
+        let tokens = Tokens { ids, rows, columns };
+        let loss = {
+            let cx = self.cx(gpu, self.plan.autocast).with_dropout(self.plan.has_dropout);
+            self.forward(&cx, &tokens)
+        };
+        self.loss = Some(loss.clone());
+        let is_shared = self.plan.accumulate > 1;
+        if is_shared {
+            let share = scale(gpu, &loss, self.names.loss);
+            self.backward(gpu, &share);
+        } else {
+            self.backward(gpu, &loss);
+        }
+        if (number + 1).is_multiple_of(self.plan.accumulate) {
+            if self.plan.is_clipped {
+                clip_grad_norm(gpu, &self.trained, self.names.clip);
+            }
+            self.optimizer.step(gpu, &self.trained);
+            zero_grad(&self.trained);
+        }
+        // The loss is read.
+        gpu.sync();
+        loss
+    }
+
+    fn backward(&self, gpu: &Gpu, loss: &Tensor) {
+        let one = gpu.like(loss, Role::Gradient, self.names.loss);
+        backward(gpu, loss, one.clone());
+        drop(one);
+    }
+
+    fn cx(&self, gpu: &Gpu, autocast: Option<Dtype>) -> Cx {
+        autocast.map_or_else(|| Cx::plain(gpu), |dtype| Cx::autocast(gpu, dtype))
+    }
+
+    fn forward(&self, cx: &Cx, tokens: &Tokens) -> Tensor {
+        let mut flow = self.model.embed(cx, tokens);
+        run_layers(&self.model, cx, &mut flow, self.plan.is_recomputed && cx.gpu.is_recording());
+        self.model.loss(cx, flow, tokens)
+    }
+
+    /// Evaluates a batch and returns its loss. `input` is the loop's name for the batch.
+    pub(super) fn evaluate(&self, gpu: &Gpu, shape: BatchShape, input: &mut Option<Tensor>) -> Tensor {
+        let ids = gpu.tensor(shape.rows * shape.columns, Dtype::I64, Role::Input, self.names.input);
+        *input = Some(ids.clone());
+        let tokens = Tokens { ids, rows: shape.rows, columns: shape.columns };
+        let cx = self.cx(gpu, self.plan.eval_autocast).with_dropout(self.plan.eval_dropout);
+        let loss = match self.plan.leak {
+            Leak::Graph => self.forward(&cx, &tokens),
+            Leak::Nothing | Leak::Loss => gpu.no_grad(|| self.forward(&cx, &tokens)),
+        };
+        gpu.sync();
+        loss
+    }
+
+    /// Saves a checkpoint: each weight is copied in 16 bits, and the copy goes to the host.
+    pub(super) fn save(&self, gpu: &Gpu) {
+        for weight in &self.weights {
+            gpu.scratch(weight.elements() * Dtype::Bf16.bytes(), Role::Temporary, self.names.save);
+        }
+        gpu.sync();
+    }
+
+    /// The loop's names stand for nothing any more.
+    pub(super) fn forget(&mut self) {
+        (self.input, self.loss) = (None, None);
+    }
+}
