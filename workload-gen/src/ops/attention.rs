@@ -42,11 +42,35 @@ pub fn repack(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     tape.record(out, move |gpu, grad| vec![Some(gpu.like(&grad, Role::Gradient, name))])
 }
 
-/// Attention by cuDNN, which PyTorch prefers on Hopper for 16-bit inputs.
+/// Attention of queries, keys and values: in 16 bits by cuDNN, which PyTorch prefers on Hopper, in 32 bits by the memory-efficient kernel.
+pub fn attention(gpu: &Gpu, qkv: [&Tensor; 3], heads: Heads, name: Name) -> Tensor {
+    if qkv[0].dtype() == Dtype::F32 { efficient(gpu, qkv, heads, name) } else { cudnn(gpu, qkv, heads, name) }
+}
+
+/// The memory-efficient kernel: its random state is the host's, and sums of rows come in blocks of 32.
+fn efficient(gpu: &Gpu, [q, k, v]: [&Tensor; 3], heads: Heads, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[q, k, v]);
+    let inputs = [tape.save(q), tape.save(k), tape.save(v)];
+    let rows = q.elements() / heads.width;
+    let out = gpu.like(q, Role::Activation, name);
+    let sums = tape.is_recording().then(|| gpu.tensor(rows.next_multiple_of(32), Dtype::F32, Role::Activation, name));
+    let outputs = [Some(tape.save(&out)), sums.as_ref().map(|sums| tape.save(sums))];
+    let sizes = [q, k, v].map(|x| (x.elements(), x.dtype()));
+    tape.record(out, move |gpu, grad| {
+        let _saved = (inputs.map(|one| one.unpack(gpu)), outputs.map(|one| one.and_then(|one| one.unpack(gpu))));
+        let grads = sizes.map(|(elements, dtype)| Some(gpu.tensor(elements, dtype, Role::Gradient, name)));
+        // Each row's product of output and gradient.
+        gpu.scratch(rows * 4, Role::Temporary, name);
+        drop(grad);
+        grads.into()
+    })
+}
+
+/// Attention by cuDNN.
 ///
 /// The forward pass makes the output and the logarithm of each row's sum. The backward pass adds up the queries' gradient in 32 bits, and,
 /// where several heads share their keys and values, makes the gradients of those for each head.
-pub fn attention(gpu: &Gpu, [q, k, v]: [&Tensor; 3], heads: Heads, name: Name) -> Tensor {
+fn cudnn(gpu: &Gpu, [q, k, v]: [&Tensor; 3], heads: Heads, name: Name) -> Tensor {
     let tape = gpu.tape(name, &[q, k, v]);
     let is_recording = tape.is_recording();
     let inputs = [tape.save(k), tape.save(q), tape.save(v)];
