@@ -1,7 +1,7 @@
 //! A decoder layer as Llama has it, in parts that other models share.
 
 use super::projection::{Projection, convert, weight};
-use crate::ops::{Cx, Heads, RmsNorm, Rotary, add, attention, mul, repack, silu, split_heads};
+use crate::ops::{Cx, Heads, RmsNorm, Rotary, add, attention, gather, mul, silu, split_heads};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::cell::RefCell;
 
@@ -29,9 +29,11 @@ impl KvCache {
     pub(super) fn update(&self, gpu: &Gpu, layer: usize, [k, v]: [Tensor; 2], name: Name) -> [Tensor; 2] {
         let mut layers = self.layers.borrow_mut();
         let Some((keys, values)) = layers[layer].take() else {
-            let [k, v] = [k, v].map(|x| repack(gpu, &x, name));
-            layers[layer] = Some((k.clone(), v.clone()));
-            return [k, v];
+            let copies = [&k, &v].map(|x| gather(gpu, x, name));
+            layers[layer] = Some((copies[0].clone(), copies[1].clone()));
+            // The old ones are named by the caller until it has the new.
+            drop((k, v));
+            return copies;
         };
         let behind =
             |old: Tensor, new: &Tensor| gpu.tensor(old.elements() + new.elements(), new.dtype(), Role::KvCache, name);
@@ -79,14 +81,17 @@ impl Attention {
         let (gpu, name) = (&cx.gpu, self.name);
         let q = split_heads(gpu, &self.q.forward(cx, x), name);
         let k = split_heads(gpu, &self.k.forward(cx, x), name);
-        let v = self.v.forward(cx, x);
+        let mut v = self.v.forward(cx, x);
+        if cache.is_some() {
+            // What is gathered lies head by head; otherwise the kernel reads, and writes the gradient, token by token.
+            v = split_heads(gpu, &v, name);
+        }
         let (q, mut k) = {
             let turned = rotary.apply(gpu, &q, name);
             let turned = (turned, rotary.apply(gpu, &k, name));
             drop((q, k));
             turned
         };
-        let mut v = v;
         if let Some(cache) = cache {
             [k, v] = cache.update(gpu, self.layer, [k, v], name);
         }

@@ -6,7 +6,7 @@
 use super::{Flow, KvCache, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, LayerNorm, Linear, Rotary, add, attention, causal_loss, dropout, embedding, gelu, matmul,
-    new_gelu, relu, scale, split3,
+    new_gelu, relu, scale, split_heads, split3,
 };
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
@@ -199,6 +199,12 @@ impl Layer {
                 }
             }),
         };
+        // What is turned or gathered lies head by head.
+        let is_turned = shared.rotary.is_some();
+        let by_head = |x: Tensor, is_needed: bool| if is_needed { split_heads(gpu, &x, name) } else { x };
+        let q = by_head(q, is_turned);
+        let k = by_head(k, is_turned || cache.is_some());
+        let v = by_head(v, cache.is_some());
         let [q, k] = match (config.positions, &shared.rotary) {
             (Positions::Rotary(percent), Some(rotary)) => {
                 [rotate(gpu, &q, rotary, percent, name), rotate(gpu, &k, rotary, percent, name)]

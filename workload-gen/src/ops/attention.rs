@@ -34,12 +34,12 @@ pub fn split3(gpu: &Gpu, qkv: &Tensor, parts: [u64; 3], name: Name) -> [Tensor; 
     })
 }
 
-/// A copy in another order, such as keys put behind those of a cache that is empty. The gradient is put back into the old order, which is
-/// a copy, too.
-pub fn repack(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
+/// A copy that lies as the input does seen head by head, such as keys that were turned put behind those of a cache that is empty. The
+/// gradient is a part of what comes.
+pub fn gather(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     let tape = gpu.tape(name, &[x]);
     let out = gpu.like(x, Role::Activation, name);
-    tape.record(out, move |gpu, grad| vec![Some(gpu.like(&grad, Role::Gradient, name))])
+    tape.record(out, |_, grad| vec![Some(grad)])
 }
 
 /// Attention of queries, keys and values: in 16 bits by cuDNN, which PyTorch prefers on Hopper, in 32 bits by the memory-efficient kernel.

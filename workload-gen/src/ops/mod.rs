@@ -16,7 +16,7 @@ mod reduce;
 mod rms_norm;
 mod rotary;
 
-pub use attention::{Heads, attention, repack, split3};
+pub use attention::{Heads, attention, gather, split3};
 pub use cast::{Autocast, Cx, to};
 pub use checkpoint::checkpoint;
 pub use elementwise::{

@@ -41,14 +41,26 @@ pub fn zero_grad(parameters: &[Parameter]) {
     }
 }
 
-/// `torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then theirs.
+/// Elements that a block of a kernel over lists of tensors works on (`kChunkSize` of `MultiTensorApply.cuh`).
+const CHUNK: u64 = 65_536;
+
+/// `torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then theirs, then a factor for all.
 pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], name: Name) {
-    let scalar = |_: &Parameter| gpu.tensor(1, Dtype::F32, Role::Temporary, name);
-    let norms: Vec<Tensor> = parameters.iter().filter(|parameter| parameter.grad().is_some()).map(scalar).collect();
+    let scalar = || gpu.tensor(1, Dtype::F32, Role::Temporary, name);
+    let grads: Vec<Tensor> = parameters.iter().filter_map(Parameter::grad).collect();
+    let chunks = grads.iter().map(|grad| grad.elements().div_ceil(CHUNK)).max().unwrap_or(0);
+    let partial = gpu.tensor(grads.len() as u64 * chunks, Dtype::F32, Role::Temporary, name);
+    let norms: Vec<Tensor> = grads.iter().map(|_| scalar()).collect();
+    drop(partial);
     let stacked = gpu.tensor(norms.len() as u64, Dtype::F32, Role::Temporary, name);
-    let total = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
-    drop((norms, stacked));
-    let factor = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
-    let clamped = gpu.tensor(1, Dtype::F32, Role::Temporary, name);
-    drop((factor, clamped, total));
+    let total = scalar();
+    drop((stacked, norms));
+    let factor = {
+        let sum = scalar();
+        let inverse = scalar();
+        let factor = scalar();
+        drop((sum, inverse));
+        factor
+    };
+    drop((scalar(), factor, total));
 }
