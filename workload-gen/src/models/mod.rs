@@ -14,7 +14,7 @@ pub use gpt::{Activation, Gpt, GptConfig, Positions};
 pub use llama::{Llama, LlamaShape};
 pub use projection::{Adapted, Lora};
 
-use crate::ops::{Cx, Rotary, checkpoint};
+use crate::ops::{Cx, Form, Linear, Rotary, checkpoint};
 use crate::tensor::{Dtype, Gpu, Parameter, Role, Tensor};
 use std::rc::Rc;
 
@@ -102,6 +102,9 @@ pub fn all_parameters(model: &dyn Model) -> Vec<Parameter> {
     parts.flat_map(|part| model.parameters(part).iter().cloned()).collect()
 }
 
+/// Weights in 32 bits that are trained.
+pub const TRAINED: Weights = Weights { dtype: Dtype::F32, are_trained: true };
+
 /// How weights are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
@@ -117,5 +120,12 @@ impl Weights {
         let name = gpu.name(name);
         let tensor = gpu.tensor(elements, self.dtype, Role::Parameter, name);
         if self.are_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
+    }
+
+    /// Makes `torch.nn.Linear`.
+    pub fn linear(&self, gpu: &Gpu, inputs: u64, outputs: u64, has_bias: bool, path: &str) -> Linear {
+        let weight = self.make(gpu, inputs * outputs, &format!("{path}.weight"));
+        let bias = has_bias.then(|| self.make(gpu, outputs, &format!("{path}.bias")));
+        Linear::new(Form::Linear, weight, bias, inputs, outputs, gpu.name(path))
     }
 }

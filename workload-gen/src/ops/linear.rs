@@ -36,6 +36,13 @@ pub(crate) fn product(gpu: &Gpu) {
     gpu.keep("cublas", CUBLAS);
 }
 
+/// A gradient that is a product: cuBLAS comes when its output is there.
+fn product_of(gpu: &Gpu, elements: u64, dtype: Dtype, name: Name) -> Tensor {
+    let out = gpu.tensor(elements, dtype, Role::Gradient, name);
+    product(gpu);
+    out
+}
+
 impl Linear {
     /// A layer of weights that were made before.
     pub fn new(
@@ -47,6 +54,11 @@ impl Linear {
         name: Name,
     ) -> Linear {
         Linear { weight, bias, inputs, outputs, name, form }
+    }
+
+    /// Its parameters, in the order in which they were made.
+    pub fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+        [&self.weight].into_iter().chain(&self.bias)
     }
 
     /// The layer's output: rows as of `x`.
@@ -83,9 +95,9 @@ impl Linear {
         tape.record(out, move |gpu, _grad| {
             let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
             let _x = saved_x.and_then(|x| x.unpack(gpu));
-            product(gpu);
-            let x = needs[1].then(|| gpu.tensor(rows * inputs, dtype, Role::Gradient, name));
-            let weight = needs[2].then(|| gpu.tensor(inputs * outputs, dtype, Role::Gradient, name));
+            let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
+            let x = multiply(needs[1], rows * inputs);
+            let weight = multiply(needs[2], inputs * outputs);
             let bias = needs[0].then(|| column_sum(gpu, outputs, rows, dtype, Role::Gradient, name));
             vec![bias, x, weight]
         })
@@ -111,17 +123,10 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
         let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
         let _x = saved_x.and_then(|x| x.unpack(gpu));
         // The generated code computes the second factor's gradient first.
-        let weight = needs[1].then(|| {
-            let weight = gpu.tensor(inputs * outputs, dtype, Role::Gradient, name);
-            product(gpu);
-            weight
-        });
+        let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
+        let weight = multiply(needs[1], inputs * outputs);
         // A matrix of rows; the input that it is the gradient of has more dimensions.
-        let x = needs[0].then(|| {
-            let x = gpu.tensor(rows * inputs, dtype, Role::Gradient, name);
-            product(gpu);
-            x.view(rows * inputs)
-        });
+        let x = multiply(needs[0], rows * inputs).map(|x| x.view(rows * inputs));
         vec![x, weight]
     })
 }

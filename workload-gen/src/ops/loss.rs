@@ -1,7 +1,7 @@
-//! The loss of a language model.
+//! Losses.
 
 use super::elementwise::float;
-use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
+use crate::tensor::{Dtype, Gpu, Name, Role, Tensor, backward};
 
 /// `torch.nn.functional.cross_entropy` of logits in 32 bits against a class for each row.
 pub fn cross_entropy(gpu: &Gpu, logits: &Tensor, classes: &Tensor, name: Name) -> Tensor {
@@ -34,4 +34,10 @@ pub fn causal_loss(gpu: &Gpu, logits: &Tensor, rows: u64, columns: u64, name: Na
     let loss = cross_entropy(gpu, &logits, &labels, name);
     drop((logits, padded));
     loss
+}
+
+/// `loss.backward()`: the gradient of one that it starts from lives until it is over.
+pub fn backward_from(gpu: &Gpu, loss: &Tensor, name: Name) {
+    let one = gpu.like(loss, Role::Gradient, name);
+    backward(gpu, loss, one.clone());
 }

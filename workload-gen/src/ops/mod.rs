@@ -1,13 +1,15 @@
 //! Operations: what the framework allocates for each, forward and backward, and what its graph keeps.
 //!
 //! Shapes and orders are those of PyTorch 2.11 on a Hopper card, as its sources and recordings show them: inputs are saved before the
-//! output is made, arguments are cast from the last to the first, gradients come in the order of the generated code.
+//! output is made, arguments are cast from the last to the first, gradients come in the order of the generated code,
+//! and a node lets go of the gradient that came to it before it lets go of what it saved.
 
 mod attention;
 mod cast;
 mod checkpoint;
 mod elementwise;
 mod embedding;
+mod index;
 mod linear;
 mod loss;
 mod norm;
@@ -23,10 +25,11 @@ pub use elementwise::{
     add, dropout, float, gelu, mul, mul_rows, neg, new_gelu, pow, relu, rsqrt, scale, shift, silu, tanh,
 };
 pub use embedding::embedding;
+pub use index::{index_select, masked_columns, scatter_add};
 pub use linear::{Form, Linear, matmul};
-pub use loss::{causal_loss, cross_entropy};
+pub use loss::{backward_from, causal_loss, cross_entropy};
 pub use norm::LayerNorm;
 pub use optimizer::{AdamW, clip_grad_norm, zero_grad};
-pub use reduce::{column_sum, row_mean};
+pub use reduce::{Reduction, column_sum, row_mean};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Rotary, split_heads};

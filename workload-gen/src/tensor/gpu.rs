@@ -276,6 +276,11 @@ impl Gpu {
         self.event(Event::Sync { stream: None });
     }
 
+    /// The host waits for the current stream, as when it needs a number that is computed there.
+    pub fn sync_stream(&self) {
+        self.event(Event::Sync { stream: Some(self.stream()) });
+    }
+
     /// The host is busy elsewhere for so many nanoseconds.
     pub fn host(&self, ns: u64) {
         self.event(Event::Host { ns });
