@@ -3,6 +3,7 @@
 mod adversary;
 mod churn;
 mod dataframe;
+mod gnn;
 mod live;
 mod pipeline;
 mod train;
@@ -53,6 +54,7 @@ pub(crate) const COMMON: &[Param] = &[
 pub fn generators() -> &'static [Generator] {
     &[
         train::GENERATOR,
+        gnn::GENERATOR,
         churn::GENERATOR,
         dataframe::GENERATOR,
         pipeline::GENERATOR,

@@ -1,0 +1,75 @@
+//! Networks that are no language models, held against recordings of the same jobs with the same shapes.
+
+mod common;
+
+use common::recordings;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use workload_gen::Trace;
+use workload_gen::import::import_file;
+use workload_gen::likeness::{Likeness, Pair, likeness, sizes};
+use workload_gen::spec::Spec;
+
+/// The shapes of a job, as the recordings' table of them has it.
+fn shapes(folder: &Path, job: &str) -> Value {
+    let text = fs::read_to_string(folder.join("lengths.json")).expect("the table of shapes");
+    let table: Value = serde_json::from_str(&text).expect("it is JSON");
+    let of_job = table.as_object().and_then(|table| table.iter().find(|(key, _)| key.starts_with(job)));
+    of_job.unwrap_or_else(|| panic!("no shapes of {job}")).1.clone()
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().expect("a list").iter().filter_map(Value::as_u64).collect()
+}
+
+fn recording(folder: &Path, name: &str) -> Trace {
+    import_file(folder.join(format!("{name}.pickle.zst")), None).expect("a recording")
+}
+
+fn generated(line: &str) -> Trace {
+    Spec::parse(line).unwrap_or_else(|error| panic!("{error}")).trace()
+}
+
+fn alike(recording: &Trace, generated: &Trace) -> Likeness {
+    likeness(Pair { recording, generated })
+}
+
+/// Each graph's edges that are no loops, from the size of the list of them that `nonzero` makes: it follows the four bytes of
+/// their number and the scratch memory of the sum.
+fn kept_edges(trace: &Trace, graphs: &[Vec<u64>]) -> Vec<u64> {
+    let all: Vec<u64> = sizes(trace).collect();
+    let mut at = 0;
+    let find = |at: &mut usize, size: u64| {
+        *at += all[*at..].iter().position(|&one| one == size).expect("the size is there");
+        *at
+    };
+    let edges_of = |graph: &Vec<u64>| {
+        find(&mut at, graph[1] * 16);
+        let count = find(&mut at, 4);
+        all[count + 2] / 8
+    };
+    graphs.iter().map(edges_of).collect()
+}
+
+#[test]
+fn a_graph_network_allocates_as_the_recorded_one() {
+    let Some(folder) = recordings() else { return };
+    let recording = recording(&folder, "gnn.default");
+    let graphs: Vec<Vec<u64>> = shapes(&folder, "gnn").as_array().expect("graphs").iter().map(numbers).collect();
+    let line = |graphs: &[String]| format!("gnn:steps={},graphs=list({})", graphs.len(), graphs.join(","));
+
+    let known = graphs.iter().map(|graph| format!("{}:{}", graph[0], graph[1])).collect::<Vec<_>>();
+    let by_shape = alike(&recording, &generated(&line(&known)));
+    assert_eq!(by_shape.allocs.recording, by_shape.allocs.generated);
+    assert!(by_shape.peak_bytes.excess().abs() < 1e-4, "{by_shape:?}");
+    assert!(by_shape.sizes.distance < 0.05 && by_shape.lifetimes.distance < 0.001, "{by_shape:?}");
+
+    // How many of a random graph's edges are loops is not known from its shape. With the recording's own numbers every
+    // allocation is the same.
+    let kept = kept_edges(&recording, &graphs);
+    let exact = graphs.iter().zip(&kept).map(|(graph, kept)| format!("{}:{}:{}", graph[0], graph[1], graph[1] - kept));
+    let exact = generated(&line(&exact.collect::<Vec<_>>()));
+    assert!(sizes(&recording).eq(sizes(&exact)), "{:?}", alike(&recording, &exact));
+    assert_eq!(alike(&recording, &exact).peak_bytes.excess(), 0.0);
+}
