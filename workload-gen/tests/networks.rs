@@ -6,10 +6,10 @@ use common::recordings;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use workload_gen::Trace;
 use workload_gen::import::import_file;
 use workload_gen::likeness::{Likeness, Pair, likeness, sizes};
 use workload_gen::spec::Spec;
+use workload_gen::{Event, Trace};
 
 /// The shapes of a job, as the recordings' table of them has it.
 fn shapes(folder: &Path, job: &str) -> Value {
@@ -72,4 +72,37 @@ fn a_graph_network_allocates_as_the_recorded_one() {
     let exact = generated(&line(&exact.collect::<Vec<_>>()));
     assert!(sizes(&recording).eq(sizes(&exact)), "{:?}", alike(&recording, &exact));
     assert_eq!(alike(&recording, &exact).peak_bytes.excess(), 0.0);
+}
+
+/// Sizes and streams of all allocations.
+fn requests(trace: &Trace) -> impl Iterator<Item = (u64, u32)> + '_ {
+    trace.events.iter().filter_map(|event| match *event {
+        Event::Alloc { size, stream, .. } => Some((size, stream.0)),
+        _ => None,
+    })
+}
+
+#[test]
+fn perceptrons_with_three_streams_allocate_as_the_recorded_ones() {
+    let Some(folder) = recordings() else { return };
+    let recording = recording(&folder, "multistream.default");
+    let rows = numbers(&shapes(&folder, "multistream"));
+    let list = rows.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let generated = generated(&format!("mlp:steps={},rows=list({list})", rows.len()));
+    assert!(requests(&recording).eq(requests(&generated)));
+    let alike = alike(&recording, &generated);
+    assert_eq!(alike.peak_bytes.excess(), 0.0);
+    assert!(alike.lifetimes.distance < 0.01, "{alike:?}");
+    // Each input, each gradient and each norm is used on a second stream.
+    let uses = generated.events.iter().filter(|event| matches!(event, Event::Use { .. })).count();
+    assert_eq!(uses, rows.len() * 26);
+}
+
+#[test]
+fn perceptrons_without_streams_do_the_same_on_one() {
+    let line = "mlp:steps=3,blocks=2,hidden=64,ffn=96,rows=uniform(10,5000)";
+    let (three, one) = (generated(line), generated(&format!("{line},streams=no")));
+    assert!(sizes(&three).eq(sizes(&one)));
+    assert!(requests(&one).all(|(_, stream)| stream == 0) && requests(&three).any(|(_, stream)| stream == 2));
+    assert!(!one.events.iter().any(|event| matches!(event, Event::Use { .. } | Event::Wait { .. })));
 }

@@ -17,6 +17,7 @@ const PINNED: &[(&str, u32, u64)] = &[
     ("pipeline:items=50", 1, 0x5f7873ab2bc8bb32),
     ("pipeline:items=50,streams=3,shape=fan,handover=wait,seed=2", 1, 0xc55ecb445d9d67bd),
     ("gnn:steps=2,layers=3", 1, 0xe5a5677bcc153b80),
+    ("mlp:steps=2,blocks=2", 1, 0),
     ("robson:live=256,rounds=5", 1, 0x0681b0ab68e22c64),
     ("comb:iterations=2", 1, 0x63a6550a371005ba),
     ("ramp:overlap=yes", 1, 0x07ea37a8e7386f7a),

@@ -7,7 +7,7 @@ use super::{Generator, Job};
 use crate::lengths::{Lengths, Rng};
 use crate::models::TRAINED;
 use crate::ops::{
-    AdamW, Cx, Linear, add, backward_from, cross_entropy, index_select, masked_columns, relu, scale_rows, scatter_add,
+    AdamW, Cx, Linear, add, backward_from, cross_entropy, index_select, masked_columns, relu, mul_rows, scatter_add,
     zero_grad,
 };
 use crate::spec::{Kind, Param, Values};
@@ -219,7 +219,7 @@ impl Conv {
         let ends = edges.view(weights.elements());
         let x = self.linear.forward(cx, x);
         let sources = index_select(gpu, &x, &ends, self.width, self.gather);
-        let messages = scale_rows(gpu, &sources, &weights, self.message);
+        let messages = mul_rows(gpu, &sources, &weights, self.message);
         let sums = scatter_add(gpu, &messages, &ends, batch.size.nodes, self.width, self.scatter);
         drop(messages);
         drop(sources);

@@ -5,6 +5,7 @@ mod churn;
 mod dataframe;
 mod gnn;
 mod live;
+mod mlp;
 mod pipeline;
 mod train;
 
@@ -55,6 +56,7 @@ pub fn generators() -> &'static [Generator] {
     &[
         train::GENERATOR,
         gnn::GENERATOR,
+        mlp::GENERATOR,
         churn::GENERATOR,
         dataframe::GENERATOR,
         pipeline::GENERATOR,

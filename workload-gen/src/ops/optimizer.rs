@@ -29,8 +29,7 @@ impl AdamW {
             }
         }
         let updated = parameters.iter().filter(|parameter| parameter.grad().is_some());
-        let mut roots: Vec<Tensor> = updated.map(|parameter| like(parameter, Role::Temporary)).collect();
-        while roots.pop().is_some() {}
+        release_list(updated.map(|parameter| like(parameter, Role::Temporary)).collect());
     }
 }
 
@@ -63,4 +62,9 @@ pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], name: Name) {
         factor
     };
     drop((scalar(), factor, total));
+}
+
+/// A Python list lets go of its items from the last to the first.
+pub fn release_list(mut list: Vec<Tensor>) {
+    while list.pop().is_some() {}
 }

@@ -30,7 +30,7 @@ pub struct Reduction {
     pub inputs: u64,
     /// Whether the values of one result lie side by side: a sum of rows, not of columns.
     pub is_inner: bool,
-    /// Bytes of a partial result: 4 for sums and norms, 16 for a variance.
+    /// Bytes of a partial result: 4 for sums and norms, more for a variance.
     pub partial: u64,
 }
 
@@ -44,6 +44,9 @@ pub struct Scratch {
 }
 
 impl Reduction {
+    /// Bytes of a partial variance: a mean, a sum of squares, and two counts.
+    pub const VARIANCE: u64 = 16;
+
     /// Everything becomes one value.
     pub fn whole(inputs: u64) -> Reduction {
         Reduction { outputs: 1, inputs, is_inner: true, partial: 4 }
@@ -126,6 +129,15 @@ pub fn column_sum(gpu: &Gpu, columns: u64, rows: u64, dtype: Dtype, role: Role, 
     sum
 }
 
+/// The mean of all elements. Its gradient is spread over them.
+pub fn mean(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let (elements, dtype) = (x.elements(), x.dtype());
+    let out = gpu.tensor(1, dtype, Role::Activation, name);
+    Reduction::whole(elements).run(gpu, name);
+    tape.record(out, move |gpu, _grad| vec![Some(gpu.tensor(elements, dtype, Role::Gradient, name))])
+}
+
 /// The greatest power of two that is not greater.
 fn last_power(number: u64) -> u64 {
     1 << number.max(1).ilog2()
@@ -148,7 +160,7 @@ mod tests {
         assert_eq!(scratch(Reduction::columns(8_022, 16)), None);
         assert_eq!(scratch(Reduction::columns(8_201, 16)).map(|scratch| scratch.1), Some(4));
         assert_eq!(scratch(Reduction::whole(574 * 2048)), Some((576, 4)));
-        assert_eq!(scratch(Reduction::whole(574 * 2048).with_partial(16)), Some((2_304, 4)));
+        assert_eq!(scratch(Reduction::whole(574 * 2048).with_partial(Reduction::VARIANCE)), Some((2_304, 4)));
         assert_eq!(scratch(Reduction::whole(2048 * 4096)), Some((2_112, 4)));
         assert_eq!(scratch(Reduction::whole(4096)), None);
         assert_eq!(scratch(Reduction::columns(574, 2048)), None);
