@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn only(pattern: &str) -> Filter {
-        Filter { include: vec![Regex::new(pattern).unwrap()], exclude: Vec::new() }
+        Filter { include: vec![Regex::new(pattern).unwrap()], ..Filter::default() }
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod null;
 pub mod output;
 mod peak;
 pub mod plot;
-mod progress;
+pub mod progress;
 pub mod rank;
 pub mod record;
 pub mod registry;

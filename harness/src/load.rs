@@ -1,12 +1,13 @@
-//! Finding and reading workloads: embedded recordings, trace files, PyTorch snapshots.
+//! Finding and reading workloads: embedded recordings, trace files, PyTorch snapshots, generated ones.
 
 use crate::exit::Error;
-use crate::hash;
+use crate::hash::{self, Hash};
 use std::io;
 use std::path::{Path, PathBuf};
 use workload_gen::format::{self, TraceError};
 use workload_gen::import::{self, ImportError, ImportOptions, Sidecar};
 use workload_gen::snapshot::{Snapshot, SnapshotError};
+use workload_gen::spec::Spec;
 use workload_gen::{Content, Embedded, Input, Trace, plain, plain_path};
 
 /// A trace with its name in results.
@@ -34,6 +35,7 @@ pub struct Source {
 enum Place {
     Embedded(&'static Embedded),
     File(PathBuf),
+    Spec(Spec),
 }
 
 /// The recordings that come with the program.
@@ -43,11 +45,8 @@ pub fn embedded() -> Vec<Source> {
     workload_gen::embedded().iter().map(source).collect()
 }
 
-/// The workloads that `files` hold, or the embedded ones if there are none. Names are unique, as rows go by them.
-pub fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Error> {
-    if files.is_empty() {
-        return Ok(embedded());
-    }
+/// The workloads that `files` hold. Names are unique, as rows go by them.
+pub fn in_files(files: &[PathBuf]) -> Result<Vec<Source>, Error> {
     let mut sources: Vec<Source> = Vec::new();
     for path in files {
         let name = name_of(path);
@@ -62,10 +61,20 @@ pub fn sources(files: &[PathBuf]) -> Result<Vec<Source>, Error> {
     Ok(sources)
 }
 
-/// The embedded recording of that name, or else the file.
-pub fn named(file: &Path) -> Source {
-    let known = embedded().into_iter().find(|source| Path::new(&source.name) == file);
-    known.unwrap_or_else(|| in_file(name_of(file), file))
+/// The workload that is generated from a line, and called by it.
+pub fn generated(spec: &Spec) -> Source {
+    Source { name: spec.to_string(), about: spec.generator().about, place: Place::Spec(spec.clone()) }
+}
+
+/// The embedded recording of that name, or the workload of that line, or else the file.
+pub fn named(file: &Path) -> Result<Source, Error> {
+    if let Some(known) = embedded().into_iter().find(|source| Path::new(&source.name) == file) {
+        return Ok(known);
+    }
+    match file.to_str().filter(|text| Spec::is_meant(text)) {
+        Some(text) => Spec::parse(text).map(|spec| generated(&spec)).map_err(|why| Error::Usage(why.to_string())),
+        None => Ok(in_file(name_of(file), file)),
+    }
 }
 
 fn in_file(name: String, path: &Path) -> Source {
@@ -78,8 +87,9 @@ impl Source {
         let trace = match &self.place {
             Place::Embedded(one) => one.trace().map_err(|why| Error::Internal(why.to_string()))?,
             Place::File(path) => read(path).map_err(|why| hinted(why.into_error(), path))?,
+            Place::Spec(spec) => spec.trace(),
         };
-        // Readers check what they read; this is for an importer that has a bug.
+        // Readers check what they read; this is for an importer or generator that has a bug.
         workload_gen::check(&trace).map_err(|why| Error::Internal(format!("{}: {why}", self.name)))?;
         let hash = hash::of_trace(&trace);
         Ok(Workload { name: self.name, trace, hash })
@@ -88,7 +98,7 @@ impl Source {
     /// Reads it, and says apart what cannot be read from what makes no sense.
     pub fn check(self) -> Result<Trace, Error> {
         match &self.place {
-            Place::Embedded(_) => self.load().map(|workload| workload.trace),
+            Place::Embedded(_) | Place::Spec(_) => self.load().map(|workload| workload.trace),
             Place::File(path) => read(path).map_err(|why| match why {
                 Unread::Trace(why @ TraceError::Line { .. }) => Error::CheckFailed(why.to_string()),
                 Unread::Import(why @ ImportError::Inconsistent { .. }) => Error::CheckFailed(why.to_string()),
@@ -103,8 +113,11 @@ fn hinted(error: Error, path: &Path) -> Error {
     match error {
         Error::Unreadable(why) if !path.exists() && path != Path::new(STDIN) => {
             let names: Vec<&str> = workload_gen::embedded().iter().map(|one| one.name).collect();
+            // What has a colon may have been meant as a workload that is generated.
+            let spec = path.to_str().filter(|text| text.contains(':')).and_then(|text| Spec::parse(text).err());
+            let spec = spec.map_or(String::new(), |why| format!("; as a generated workload: {why}"));
             Error::Unreadable(format!(
-                "{why}; the embedded recordings, which `trace` takes by name and `run` with -w, are: {}",
+                "{why}; the embedded recordings, which `trace` takes by name and `run` with -w, are: {}{spec}",
                 names.join(", ")
             ))
         }
@@ -181,6 +194,29 @@ fn import_input(input: Input<'_>, sidecar: Option<Sidecar>, device: Option<u32>)
     import::import(Snapshot::read_input(input)?, &ImportOptions { device, sidecar })
 }
 
+/// What the file of a generated workload is called, without its ending: the workload's text without what shells and file
+/// systems take for something else. A long one is cut, and tells itself from others by a hash of the whole.
+pub fn stem_of(spec: &Spec) -> String {
+    const LONGEST: usize = 120;
+    let text = spec.to_string();
+    let mut stem = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_ascii_alphanumeric() || "._=+,".contains(c) => stem.push(c),
+            _ if stem.is_empty() || stem.ends_with('-') => {}
+            _ => stem.push('-'),
+        }
+    }
+    if stem.len() > LONGEST {
+        let mut hash = Hash::default();
+        hash.text(&text);
+        stem.truncate(LONGEST);
+        stem.push('-');
+        stem.push_str(&hash.hex());
+    }
+    stem.trim_end_matches('-').to_string()
+}
+
 /// The file's name without the endings that say its format.
 pub fn name_of(path: &Path) -> String {
     if path == Path::new(STDIN) {
@@ -222,8 +258,20 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_has_a_file_name() {
+        let stem = |text: &str| stem_of(&Spec::parse(text).unwrap());
+        assert_eq!(stem("churn:"), "churn");
+        assert_eq!(stem("churn:seed=7,size=lognormal(13,2)"), "churn-size=lognormal-13,2-,seed=7");
+        let long = |seed: u32| {
+            let sizes = vec!["1048576"; 40].join(",");
+            stem(&format!("churn:size=list({sizes}),seed={seed}"))
+        };
+        assert!(long(1).len() < 140 && long(1) != long(2), "{}", long(1));
+    }
+
+    #[test]
     fn a_name_is_given_once() {
-        let error = sources(&["a/x.trace".into(), "b/x.pickle".into()]).unwrap_err();
+        let error = in_files(&["a/x.trace".into(), "b/x.pickle".into()]).unwrap_err();
         assert_eq!(error.code(), crate::exit::USAGE);
         assert!(error.to_string().contains("b/x.pickle") && error.to_string().contains("'x'"), "{error}");
     }

@@ -8,7 +8,7 @@ use clap::Parser;
 use harness::exit::{DONE, Error, INTERNAL, USAGE};
 use harness::interrupt::end_by;
 use harness::output::{Output, complain};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         Err(why) => return ExitCode::from(explain(&why)),
     };
     // Rust's own code for a panic is 101; here a bug ends like any other internal error. The panic has printed itself.
-    ExitCode::from(catch_unwind(|| run(cli)).unwrap_or(INTERNAL))
+    // Nothing that it touched is used after it.
+    ExitCode::from(catch_unwind(AssertUnwindSafe(|| run(cli))).unwrap_or(INTERNAL))
 }
 
 /// Prints what the parser has to say: a mistake, or the help that was asked for.

@@ -21,6 +21,11 @@ impl Progress {
         self.0.set_message(what.to_string());
     }
 
+    /// So many steps are done. It is drawn now and then, however often it is told.
+    pub fn at(&self, steps: u64) {
+        self.0.set_position(steps);
+    }
+
     /// A step is done.
     pub fn step(&self) {
         self.0.inc(1);

@@ -109,7 +109,7 @@ fn the_page_has_these_tables() {
     let grid = |metric: &str, folders: &[&str], strategies: &[&str]| {
         let folders: Vec<_> = folders.iter().map(|name| folder.path().join(name)).collect();
         let include = strategies.iter().map(|pattern| pattern.parse().unwrap()).collect();
-        let filter = Filter { include, exclude: Vec::new() };
+        let filter = Filter { include, ..Filter::default() };
         Grid::new(&results::read(&folders).unwrap(), Metric::named(metric), &Filter::default(), &filter).unwrap()
     };
     let text = |grid: &Grid, baseline| compare::page(grid, baseline).form(Form::Text, None).unwrap();

@@ -100,6 +100,25 @@ fn an_interrupted_run_keeps_its_rows() {
 }
 
 #[test]
+fn an_interrupted_generation_leaves_nothing() {
+    let folder = folder();
+    let child = start(harness("trace gen churn:seed=1 churn:allocations=10000000000 -o new"), &folder);
+    let (first, second) = ("new/churn-seed=1.trace.zst", "new/churn-allocations=10000000000.trace.zst");
+    let begun = folder.path().join(format!("{second}.tmp-{}", child.0.id()));
+    let start = Instant::now();
+    while !begun.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the second is not begun");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.send(INT);
+    let (ended_by, _, err) = child.end();
+    assert_eq!(ended_by, Some(INT), "{err}");
+    assert!(err.ends_with("interrupted; 1 of 2 traces were written\n"), "{err}");
+    assert!(folder.path().join(first).exists());
+    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 1, "what was begun is gone");
+}
+
+#[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let folder = folder();
     let mut shell = Command::new("sh");

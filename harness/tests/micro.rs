@@ -89,7 +89,7 @@ fn file(name: &str, ending: &str) -> PathBuf {
 
 impl Test {
     fn read(name: String) -> Test {
-        let trace = load::sources(&[file(&name, "trace")]).unwrap().remove(0).load().unwrap().trace;
+        let trace = load::in_files(&[file(&name, "trace")]).unwrap().remove(0).load().unwrap().trace;
         let rows: Vec<Row> = match csv::Reader::from_path(file(&name, "csv")) {
             Ok(mut reader) => {
                 reader.deserialize().map(|row| row.unwrap_or_else(|why| panic!("{name}: {why}"))).collect()

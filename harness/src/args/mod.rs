@@ -2,7 +2,7 @@
 
 mod trace;
 
-pub use trace::{CompareTracesArgs, ImportArgs, TraceCommand};
+pub use trace::{CompareTracesArgs, GenArgs, ImportArgs, TraceCommand};
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -19,6 +19,7 @@ use regex_lite::Regex;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use workload_gen::spec::Spec;
 
 // Paragraphs are one line here and are wrapped to the terminal; examples stay below 80 columns.
 
@@ -83,13 +84,18 @@ pub enum Command {
 const LIST_HELP: &str = "\
 Examples:
   harness list
+  harness list caching                       only what has such a name
   harness list --json | jq -r '.strategies[].name'
 
-What is listed under a strategy is what `harness run -p` sets, with its default.";
+What is listed under a strategy is what `harness run -p` sets, with its default. What is listed under a generator is what \
+stands behind its name and a colon: `harness run -w GENERATOR:KEY=VALUE,...`.";
 
 /// `harness list`
 #[derive(Args, Debug)]
 pub struct ListArgs {
+    /// Only strategies, workloads and devices whose name matches
+    #[arg(value_name = "REGEX")]
+    pub names: Vec<Regex>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -104,9 +110,10 @@ pub struct FilterArgs {
     /// No strategy whose name matches (repeatable)
     #[arg(short = 'S', long = "not-strategy", value_name = "REGEX")]
     pub not_strategies: Vec<Regex>,
-    /// Only workloads whose name matches (repeatable)
-    #[arg(short = 'w', long = "workload", value_name = "REGEX")]
-    pub workloads: Vec<Regex>,
+    /// Only workloads whose name matches, or the generated workload GENERATOR:KEY=VALUE,...; `harness list` has the
+    /// generators (repeatable)
+    #[arg(short = 'w', long = "workload", value_name = "REGEX|SPEC", value_parser = workload)]
+    pub workloads: Vec<Choice>,
     /// No workload whose name matches (repeatable)
     #[arg(short = 'W', long = "not-workload", value_name = "REGEX")]
     pub not_workloads: Vec<Regex>,
@@ -115,13 +122,49 @@ pub struct FilterArgs {
 impl FilterArgs {
     /// Which strategies are meant.
     pub fn strategies(&self) -> Filter {
-        Filter { include: self.strategies.clone(), exclude: self.not_strategies.clone() }
+        let (include, exclude) = (self.strategies.clone(), self.not_strategies.clone());
+        Filter { include, exclude, ..Filter::default() }
     }
 
     /// Which workloads are meant.
     pub fn workloads(&self) -> Filter {
-        Filter { include: self.workloads.clone(), exclude: self.not_workloads.clone() }
+        let mut filter = Filter { exclude: self.not_workloads.clone(), ..Filter::default() };
+        for choice in &self.workloads {
+            match choice {
+                Choice::Pattern(pattern) => filter.include.push(pattern.clone()),
+                Choice::Spec(spec) => filter.names.push(spec.to_string()),
+            }
+        }
+        filter
     }
+
+    /// The generated workloads among them.
+    pub fn specs(&self) -> impl Iterator<Item = &Spec> {
+        self.workloads.iter().filter_map(|choice| match choice {
+            Choice::Pattern(_) => None,
+            Choice::Spec(spec) => Some(spec),
+        })
+    }
+}
+
+/// What `-w` names.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// Those of a name that matches.
+    Pattern(Regex),
+    /// One that is generated.
+    Spec(Spec),
+}
+
+fn workload(text: &str) -> Result<Choice, String> {
+    match Spec::is_meant(text) {
+        true => spec(text).map(Choice::Spec),
+        false => Regex::new(text).map(Choice::Pattern).map_err(|why| why.to_string()),
+    }
+}
+
+fn spec(text: &str) -> Result<Spec, String> {
+    Spec::parse(text).map_err(|why| why.to_string())
 }
 
 const RUN_HELP: &str = "\
@@ -131,12 +174,16 @@ Examples:
   harness run -p conf=expandable_segments:True,max_split_size_mb:128
   harness run -s buddy -p unit=2MiB,512      a parameter with several values
   harness run --trace snapshot.pickle        your own job, seen by PyTorch
+  harness run -w churn:seed=1 -w churn:seed=2   generated workloads
   harness run --capacity 24GiB --csv -       rows for other programs
   harness run --pass time --repeats 20 -o runs/quiet-machine
   harness run -d sim -d cuda                 the model beside a real card
   harness run -d cuda --pass integrity       is every block's memory its own?
 
 A snapshot comes from torch.cuda.memory._record_memory_history() and _dump_snapshot('snapshot.pickle').
+
+A generated workload is GENERATOR:KEY=VALUE,...; what is not given has its default. Where only such are named with -w, no \
+recording runs.
 
 Sizes are bytes, or numbers with a unit; all units are binary (24G = 24GiB).
 

@@ -2,10 +2,12 @@
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use workload_gen::spec::Spec;
 
 pub(super) const HELP: &str = "\
 Examples:
   harness trace import snapshot.pickle -o job.trace.zst
+  harness trace gen churn:seed=7 -o churn.trace.zst
   harness trace stat job.trace.zst
   harness trace show gnn.default | head
 
@@ -33,6 +35,9 @@ pub enum TraceCommand {
     /// Turn PyTorch snapshots into traces
     #[command(after_help = IMPORT_HELP)]
     Import(ImportArgs),
+    /// Write the traces of generated workloads
+    #[command(after_help = GEN_HELP)]
+    Gen(GenArgs),
     /// Print a trace as text
     #[command(after_help = SHOW_HELP)]
     Show(FileArgs),
@@ -62,7 +67,8 @@ Exit code 0 if every difference is within its bar, 4 if not.";
 /// `harness trace compare`
 #[derive(Args, Debug)]
 pub struct CompareTracesArgs {
-    /// What is held to be right: a trace or a PyTorch snapshot, '-' for standard input, or an embedded recording's name
+    /// What is held to be right: a trace or a PyTorch snapshot, '-' for standard input, an embedded recording's name, or a
+    /// generated workload
     #[arg(value_name = "RECORDING")]
     pub recording: PathBuf,
     /// What is measured by it, named in the same way
@@ -123,19 +129,44 @@ pub struct ImportArgs {
     pub device: Option<u32>,
 }
 
+const GEN_HELP: &str = "\
+Examples:
+  harness trace gen churn:seed=7 -o churn.trace.zst
+  harness trace gen churn:seed=1 churn:seed=2 -o traces   a folder
+  harness trace gen churn: -o - | head
+
+A workload is GENERATOR:KEY=VALUE,...; what is not given has its default. `harness list` has the generators. The same text gives \
+the same bytes on every machine.
+
+The ending of OUT decides: .trace is text, .trace.zst is compressed text, anything else is a folder. A trace of any length \
+needs little memory: its events are written as they come.";
+
+/// `harness trace gen`
+#[derive(Args, Debug)]
+pub struct GenArgs {
+    /// The workloads
+    #[arg(required = true, value_name = "SPEC", value_parser = super::spec)]
+    pub specs: Vec<Spec>,
+    /// The trace, a folder for several, or '-' for standard output
+    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    pub out: PathBuf,
+}
+
 /// A verb on one trace.
 #[derive(Args, Debug)]
 pub struct FileArgs {
-    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
-    #[arg(value_name = "FILE")]
+    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, an embedded recording's name, or a
+    /// generated workload (GENERATOR:KEY=VALUE,...)
+    #[arg(value_name = "FILE|SPEC")]
     pub file: PathBuf,
 }
 
 /// `harness trace stat`
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, or an embedded recording's name
-    #[arg(value_name = "FILE")]
+    /// A trace or a PyTorch snapshot (plain, gzip or zstd), '-' for standard input, an embedded recording's name, or a
+    /// generated workload (GENERATOR:KEY=VALUE,...)
+    #[arg(value_name = "FILE|SPEC")]
     pub file: PathBuf,
     /// Print JSON
     #[arg(long)]

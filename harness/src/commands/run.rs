@@ -2,6 +2,7 @@
 
 use crate::args::RunArgs;
 use harness::exit::Error;
+use harness::filter::Filter;
 use harness::interrupt::Interrupt;
 use harness::load::{self, Workload};
 use harness::machine::{MachineFile, is_debug_build};
@@ -14,8 +15,10 @@ use harness::size::counted;
 use harness::table;
 use harness::target::{DeviceName, Target};
 use harness::wrap::wrapped;
+use regex_lite::Regex;
 use std::num::NonZeroUsize;
 use workload_gen::plain_path;
+use workload_gen::spec::Spec;
 
 /// Runs the command.
 pub fn run(args: &RunArgs, out: &mut Output) -> Result<(), Error> {
@@ -121,22 +124,61 @@ fn strategies(args: &RunArgs, targets: &[Target]) -> Result<Vec<Configured>, Err
     }))
 }
 
+/// Recordings or files whose names are wanted, and generated workloads. Where only the latter are named, no recording runs.
 fn workloads(args: &RunArgs) -> Result<Vec<Workload>, Error> {
     let filter = args.filters.workloads();
-    let sources = load::sources(&args.traces)?;
-    let names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
-    let workloads: Vec<Workload> = sources
-        .into_iter()
-        .filter(|source| filter.keeps(&source.name))
-        .map(|source| source.load())
-        .collect::<Result<_, _>>()?;
-    if workloads.is_empty() {
+    let takes_recordings = !filter.include.is_empty() || filter.names.is_empty();
+    let mut sources = match args.traces[..] {
+        [] if takes_recordings => load::embedded(),
+        [] => Vec::new(),
+        ref files => load::in_files(files)?,
+    };
+    let mut names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
+    let hint = unmatched(&filter, &names);
+    // A line names what is generated; of files and recordings the patterns decide.
+    let of_files = Filter { names: Vec::new(), ..filter.clone() };
+    sources.retain(|source| of_files.keeps(&source.name));
+    let files = names.len();
+    for source in args.filters.specs().map(load::generated) {
+        match names.iter().position(|name| *name == source.name) {
+            Some(at) if at < files => {
+                let name = &source.name;
+                return Err(Error::Usage(format!(
+                    "a second workload would be called '{name}'; give the file another name"
+                )));
+            }
+            // The same twice is the same.
+            Some(_) => continue,
+            None => names.push(source.name.clone()),
+        }
+        if filter.keeps(&source.name) {
+            sources.push(source);
+        }
+    }
+    if sources.is_empty() {
+        let names = names.join(", ");
         return Err(Error::NothingSelected(format!(
-            "-w and -W leave no workload; without them all run, and there are: {}",
-            names.join(", ")
+            "-w and -W leave no workload; without them all run, and there are: {names}{hint}"
         )));
     }
-    Ok(workloads)
+    if !hint.is_empty() {
+        complain(format_args!("note: a -w matches nothing{hint}"));
+    }
+    sources.into_iter().map(load::Source::load).collect()
+}
+
+/// What may have been meant by a pattern that matches none of the names, if it looks like a generated workload.
+fn unmatched(filter: &Filter, names: &[String]) -> String {
+    let matches_none = |pattern: &&Regex| !names.iter().any(|name| pattern.is_match(name));
+    let hints = filter.include.iter().filter(matches_none).filter_map(|pattern| {
+        let text = pattern.as_str();
+        if Spec::is_meant(&format!("{text}:")) {
+            return Some(format!("; write '{text}:' with a colon for the generated workload"));
+        }
+        let why = text.contains(':').then(|| Spec::parse(text).err()).flatten()?;
+        Some(format!("; as a generated workload '{text}' is none: {why}"))
+    });
+    hints.collect()
 }
 
 fn print(

@@ -143,7 +143,7 @@ pub mod tests {
         };
         assert_eq!(ids(&selection), [["1", "3"], ["", "2"]]);
         assert_eq!(selection.workloads.iter().map(|workload| workload.events).collect::<Vec<_>>(), [9, 8]);
-        let only_b = Filter { include: vec![Regex::new("b").unwrap()], exclude: Vec::new() };
+        let only_b = Filter { include: vec![Regex::new("b").unwrap()], ..Filter::default() };
         let selection = Selection::new(&results(&rows), &Filter::default(), &only_b).unwrap();
         assert_eq!(ids(&selection), [["3"], ["2"]]);
         assert_eq!(selection.strategies[0].nth, 1);

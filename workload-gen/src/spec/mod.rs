@@ -4,10 +4,12 @@
 
 mod param;
 mod parse;
+mod stream;
 mod values;
 
 pub use param::{Kind, Param};
 pub use parse::SpecError;
+pub use stream::Outline;
 pub use values::Values;
 
 use crate::jobs::{Generator, Job};
@@ -80,6 +82,8 @@ impl Spec {
             fn take(&mut self, batch: &Batch) -> bool {
                 self.0.events.extend_from_slice(&batch.events);
                 self.0.texts.extend_from_slice(&batch.texts);
+                self.0.labels.extend_from_slice(&batch.labels);
+                self.0.label_texts.extend_from_slice(&batch.new_labels);
                 true
             }
         }

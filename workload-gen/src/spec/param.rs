@@ -59,6 +59,18 @@ pub enum Kind {
 }
 
 impl Param {
+    /// What it may be, and what it counts: `1 to 64 layers`, `1B to 16GiB`, `a distribution such as uniform(1,9), in tokens`.
+    pub fn range(&self) -> String {
+        let Param { kind, unit, .. } = self;
+        match kind {
+            // They have their unit.
+            Kind::Bytes { .. } => kind.to_string(),
+            _ if unit.is_empty() => kind.to_string(),
+            Kind::Text(..) => format!("{kind}, in {unit}"),
+            _ => format!("{kind} {unit}"),
+        }
+    }
+
     /// Whether the value may be written without the key.
     pub fn is_positional(&self) -> bool {
         matches!(self.kind, Kind::Name(_))

@@ -30,7 +30,7 @@ pub enum SpecError {
         hint: String,
     },
     /// A value that a parameter cannot have.
-    #[error("{generator}: {key}={value}: {why}; {key} is {range}{unit}")]
+    #[error("{generator}: {key}={value}: {why}; {key} is {range}")]
     Range {
         /// The generator.
         generator: &'static str,
@@ -40,10 +40,8 @@ pub enum SpecError {
         value: String,
         /// What is wrong with it.
         why: String,
-        /// What it may be.
+        /// What it may be, and what it counts.
         range: String,
-        /// What it counts, with a blank before it; or empty.
-        unit: String,
     },
     /// A parameter that was given twice.
     #[error("{generator}: {key} is given twice")]
@@ -123,14 +121,7 @@ fn key_and_value(item: &str) -> Option<(&str, &str)> {
 }
 
 fn range(generator: &'static Generator, param: &'static Param, value: &str, why: String) -> SpecError {
-    SpecError::Range {
-        generator: generator.name,
-        key: param.key,
-        value: value.to_string(),
-        why,
-        range: param.kind.to_string(),
-        unit: if param.unit.is_empty() { String::new() } else { format!(" {}", param.unit) },
-    }
+    SpecError::Range { generator: generator.name, key: param.key, value: value.to_string(), why, range: param.range() }
 }
 
 /// What stands between commas outside brackets. `None` if the brackets do not match.

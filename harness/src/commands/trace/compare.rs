@@ -37,7 +37,7 @@ struct Measure {
 
 /// Runs the command.
 pub(super) fn compare(args: &CompareTracesArgs, out: &mut Output) -> Result<(), Error> {
-    let workloads = [load::named(&args.recording).load()?, load::named(&args.generated).load()?];
+    let workloads = [load::named(&args.recording)?.load()?, load::named(&args.generated)?.load()?];
     let traces = Pair { recording: &workloads[0].trace, generated: &workloads[1].trace };
     let alike = likeness(traces);
     let mut measures = vec![

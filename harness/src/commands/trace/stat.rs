@@ -12,7 +12,7 @@ use workload_gen::{Percentiles, Regularity, RoleStats, TraceStats, plain, plain_
 
 /// Runs the command.
 pub(super) fn stat(file: &Path, json: bool, out: &mut Output) -> Result<(), Error> {
-    let trace = load::named(file).load()?.trace;
+    let trace = load::named(file)?.load()?.trace;
     let stats = workload_gen::stats(&trace);
     if json {
         let text = serde_json::to_string_pretty(&stats).map_err(|why| Error::Internal(why.to_string()))?;
