@@ -36,19 +36,17 @@ impl Block {
 
 struct Keep {
     trace: Trace,
-    labels: Vec<u32>,
-    names: Vec<String>,
     most: usize,
 }
 
 impl Sink for Keep {
     fn take(&mut self, batch: &Batch) -> bool {
         assert_eq!(batch.texts_before as usize, self.trace.texts.len());
-        assert_eq!(batch.labels_before as usize, self.names.len());
+        assert_eq!(batch.labels_before as usize, self.trace.label_texts.len());
         self.trace.events.extend_from_slice(&batch.events);
         self.trace.texts.extend_from_slice(&batch.texts);
-        self.labels.extend_from_slice(&batch.labels);
-        self.names.extend_from_slice(&batch.new_labels);
+        self.trace.labels.extend_from_slice(&batch.labels);
+        self.trace.label_texts.extend_from_slice(&batch.new_labels);
         self.trace.events.len() < self.most
     }
 }
@@ -60,9 +58,9 @@ pub fn run(line: &str) -> Run {
 
 /// Runs a workload until so many events have come, or a few more.
 pub fn run_some(spec: &Spec, most: usize) -> Run {
-    let mut keep = Keep { trace: Trace::default(), labels: Vec::new(), names: Vec::new(), most };
+    let mut keep = Keep { trace: Trace::default(), most };
     let totals = spec.generate(&mut keep);
-    let Keep { mut trace, labels, names, .. } = keep;
+    let mut trace = keep.trace;
     trace.header = spec.header(&totals);
     let mut blocks: Vec<Block> = Vec::new();
     let mut at = vec![0; trace.header.slots as usize];
@@ -70,14 +68,14 @@ pub fn run_some(spec: &Spec, most: usize) -> Run {
         match *event {
             Event::Alloc { slot, size, stream, pool } => {
                 at[slot as usize] = blocks.len();
-                let label = names[labels[blocks.len()] as usize].clone();
+                let label = trace.label_texts[trace.labels[blocks.len()] as usize].clone();
                 blocks.push(Block { label, size, stream: stream.0, pool: pool.0, born: number, died: None });
             }
             Event::Free { slot, .. } => blocks[at[slot as usize]].died = Some(number),
             _ => {}
         }
     }
-    assert_eq!(blocks.len(), labels.len(), "a label for each allocation");
+    assert_eq!(blocks.len(), trace.labels.len(), "a label for each allocation");
     Run { trace, blocks }
 }
 
