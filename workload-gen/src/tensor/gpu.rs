@@ -44,6 +44,8 @@ struct State {
     labels: Labels,
     texts: u32,
     free_slots: BinaryHeap<Reverse<u32>>,
+    allocated: u64,
+    max_allocated: u64,
     totals: Totals,
 }
 
@@ -86,6 +88,8 @@ impl Gpu {
             labels: Labels::default(),
             texts: 0,
             free_slots: BinaryHeap::new(),
+            allocated: 0,
+            max_allocated: 0,
             totals: Totals { streams: 1, ..Totals::default() },
         };
         Gpu(Rc::new(Inner {
@@ -167,7 +171,7 @@ impl Gpu {
     #[inline]
     pub fn storage(&self, bytes: u64, role: Role, name: Name) -> Rc<Storage> {
         if bytes == 0 || self.0.is_muted.get() {
-            return Storage::new(self.clone(), None);
+            return Storage::new(self.clone(), None, 0);
         }
         let state = &mut *self.0.state.borrow_mut();
         let slot = match state.free_slots.pop() {
@@ -177,19 +181,27 @@ impl Gpu {
                 state.totals.slots - 1
             }
         };
+        state.allocated += bytes;
+        state.max_allocated = state.max_allocated.max(state.allocated);
         let label = state.labels.number(role, name, &mut state.batch.new_labels);
         state.batch.labels.push(label);
         self.push(state, Event::Alloc { slot, size: bytes, stream: self.0.stream.get(), pool: self.0.pool.get() });
-        Storage::new(self.clone(), Some(slot))
+        Storage::new(self.clone(), Some(slot), bytes)
     }
 
-    pub(super) fn free(&self, slot: u32) {
+    pub(super) fn free(&self, slot: u32, bytes: u64) {
         if self.0.is_over.get() {
             return;
         }
         let state = &mut *self.0.state.borrow_mut();
+        state.allocated -= bytes;
         state.free_slots.push(Reverse(slot));
         self.push(state, Event::Free { slot, ticket: None });
+    }
+
+    /// The most bytes that lived at a time so far: `max_memory_allocated`.
+    pub fn max_allocated(&self) -> u64 {
+        self.0.state.borrow().max_allocated
     }
 
     /// A tensor of its own memory, without a graph.

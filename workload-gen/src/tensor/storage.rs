@@ -40,12 +40,13 @@ impl Dtype {
 pub struct Storage {
     /// `None` if it has no bytes: nothing is allocated for those.
     slot: Option<u32>,
+    bytes: u64,
     gpu: Gpu,
 }
 
 impl Storage {
-    pub(super) fn new(gpu: Gpu, slot: Option<u32>) -> Rc<Storage> {
-        Rc::new(Storage { slot, gpu })
+    pub(super) fn new(gpu: Gpu, slot: Option<u32>, bytes: u64) -> Rc<Storage> {
+        Rc::new(Storage { slot, bytes, gpu })
     }
 
     /// Where a trace keeps it; `None` if nothing was allocated.
@@ -57,7 +58,7 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.gpu.free(slot);
+            self.gpu.free(slot, self.bytes);
         }
     }
 }
