@@ -7,6 +7,7 @@ mod gnn;
 mod live;
 mod mlp;
 mod pipeline;
+mod serve;
 mod train;
 
 use crate::spec::{Kind, Param, Values};
@@ -57,6 +58,7 @@ pub fn generators() -> &'static [Generator] {
         train::GENERATOR,
         gnn::GENERATOR,
         mlp::GENERATOR,
+        serve::GENERATOR,
         churn::GENERATOR,
         dataframe::GENERATOR,
         pipeline::GENERATOR,

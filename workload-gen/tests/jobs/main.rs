@@ -4,3 +4,4 @@ mod adversaries;
 mod properties;
 mod random;
 mod run;
+mod serve;
