@@ -7,7 +7,7 @@ use workload_gen::spec::Spec;
 
 /// Lines, the version of their generator, and a hash of the trace's text.
 const PINNED: &[(&str, u32, u64)] = &[
-    ("serve:steps=40", 1, 0x05ea599e021d648f),
+    ("serve:steps=40", 1, 0x5b1efab57dc67550),
     (
         "serve:layers=4,kv=contiguous,step=8,attention=math,steps=20,max-length=2000,tp=2,sampling=top-p",
         1,
@@ -16,9 +16,9 @@ const PINNED: &[(&str, u32, u64)] = &[
     (
         "serve:layers=4,pages=demand,models=2,own-streams=yes,capture=descending,sleep-every=20,steps=90",
         1,
-        0xe22f53de574625c0,
+        0x0c55c514e4652694,
     ),
-    ("train:layers=2", 1, 0x346ad82447693d6e),
+    ("train:layers=2", 1, 0xba839c9676db3117),
     ("churn:allocations=2000", 1, 0x61736f5335fa74c5),
     (
         "churn:size=zipf(1.1,5000),allocations=900,grain=512,lifetime=bimodal(3,400,0.1),kept=0.02,streams=3",

@@ -19,7 +19,6 @@ pub(super) struct Config {
     pub room: u64,
     pub max_batch: u64,
     pub max_tokens: u64,
-    pub max_length: u64,
     pub graphs: Option<Plan>,
 }
 
@@ -87,7 +86,7 @@ impl<'a> Engine<'a> {
         let _inputs = self.inputs(gpu, tokens);
         let mut attend = |layer| {
             if shape.writes_scores {
-                self.scores(gpu, layer, tokens.min(self.config.max_length), self.config.max_length);
+                self.scores(gpu, layer, tokens.min(self.config.shape.max_length), self.config.shape.max_length);
             }
         };
         let hidden = awake.model.forward(gpu, shape, &self.names, tokens, &mut attend);
@@ -157,8 +156,8 @@ impl<'a> Engine<'a> {
         }
         self.arrived = self.arrived.checked_sub(1)?;
         let pair = self.requests.next()?;
-        let prompt = pair.context.min(self.config.max_length - 1);
-        Some(Waiting { prompt, left: pair.generated.min(self.config.max_length - prompt) })
+        let prompt = pair.context.min(self.config.shape.max_length - 1);
+        Some(Waiting { prompt, left: pair.generated.min(self.config.shape.max_length - prompt) })
     }
 
     /// Admits what fits, and runs the prompts of what was admitted.

@@ -50,7 +50,6 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
         room: 0,
         max_batch: values.int("max-batch"),
         max_tokens: values.int("max-tokens"),
-        max_length: values.int("max-length"),
         graphs: Plan::new(values, StreamId(streams as u32))?,
     };
     let mut serve = Serve {
@@ -103,14 +102,14 @@ fn room(serve: &Serve, values: &Values) -> Result<u64, String> {
     let share = (device as f64 * values.real("memory-share")) as u64;
     let config = &serve.config;
     let room = share.saturating_sub(taken) / serve.models / config.shape.token_bytes();
-    if room / config.layout.grain() < config.layout.grains(config.max_length) {
+    if room / config.layout.grain() < config.layout.grains(config.shape.max_length) {
         return Err(format!(
             "weights and the largest pass take {} MiB; of memory-share={} of a device of {} MiB that leaves caches of {room} tokens, \
              and max-length={} has to fit; the way out is a larger device or memory-share, a smaller max-length or max-tokens, or tp",
             taken >> 20,
             values.text("memory-share"),
             device >> 20,
-            config.max_length
+            config.shape.max_length
         ));
     }
     Ok(room)

@@ -4,6 +4,7 @@
 //! keys and values are one product, gate and up another. Nothing is kept for a backward pass; a tensor lives as long as a
 //! Python name of the pass holds it.
 
+use crate::models::shapes;
 use crate::ops::matmul;
 use crate::spec::Values;
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
@@ -28,14 +29,17 @@ pub(super) struct Shape {
     tp: u64,
     pub writes_scores: bool,
     sorts: bool,
-    longest: u64,
+    pub max_length: u64,
 }
 
 impl Shape {
     /// The shape, or which numbers do not go together.
     pub fn new(values: &Values) -> Result<Shape, String> {
-        let [layers, hidden, heads, kv_heads] = ["layers", "hidden", "heads", "kv-heads"].map(|key| values.int(key));
-        let [ffn, vocab, tp] = ["ffn", "vocab", "tp"].map(|key| values.int(key));
+        let name = values.text("model");
+        let model = shapes::shape(name).ok_or_else(|| format!("model={name} is unknown"))?;
+        let (layers, hidden) = (values.int_or("layers", model.layers), values.int_or("hidden", model.hidden));
+        let (heads, kv_heads) = (values.int_or("heads", model.heads), values.int_or("kv-heads", model.kv_heads));
+        let (ffn, vocab, tp) = (values.int_or("ffn", model.ffn), values.int_or("vocab", model.vocab), values.int("tp"));
         if !values.is_given("head-dim") && hidden % heads != 0 {
             return Err(format!("hidden={hidden} is no multiple of heads={heads}; say head-dim"));
         }
@@ -70,7 +74,7 @@ impl Shape {
             tp,
             writes_scores: values.text("attention") == "math",
             sorts: values.text("sampling") == "top-p",
-            longest: values.int("max-length"),
+            max_length: values.int_or("max-length", model.positions),
         })
     }
 
@@ -172,7 +176,7 @@ impl Model {
             bits => gpu.tensor((inputs * outputs * bits).div_ceil(8), Dtype::U8, Role::Parameter, name),
         };
         let embedding = weight(shape.vocab_part * shape.hidden, names.embedding);
-        let rotary = gpu.tensor(shape.longest * shape.head_dim, shape.dtype, Role::Buffer, names.rotary);
+        let rotary = gpu.tensor(shape.max_length * shape.head_dim, shape.dtype, Role::Buffer, names.rotary);
         let layer = |names: &LayerNames| {
             let mut matrices = shape.matrices().into_iter().zip(names.matrices);
             Layer {

@@ -22,15 +22,22 @@ fn is_arrivals(text: &str) -> Result<(), String> {
     Arrivals::parse(text).map(drop)
 }
 
-/// The model. The defaults are Llama 3's of 8 billion parameters.
+/// The model: one by name, and numbers that differ from it.
 pub(super) const MODEL: &[Param] = &[
-    int("layers", "layers of the model", (1, 1000), "32", "layers"),
-    int("hidden", "width of what passes from layer to layer", (1, 1 << 17), "4096", "elements"),
-    int("heads", "heads of the queries", (1, 1024), "32", "heads"),
-    int("kv-heads", "heads of the keys and values", (1, 1024), "8", "heads"),
+    Param {
+        key: "model",
+        about: "a published model",
+        kind: Kind::Name(&["llama-3-8b", "llama-2-7b", "llama-2-13b", "llama-2-70b"]),
+        default: "llama-3-8b",
+        unit: "",
+    },
+    int("layers", "layers; by default the model's", (1, 1000), "", "layers"),
+    int("hidden", "width of what passes from layer to layer; by default the model's", (1, 1 << 17), "", "elements"),
+    int("heads", "heads of the queries; by default the model's", (1, 1024), "", "heads"),
+    int("kv-heads", "heads of the keys and values; by default the model's", (1, 1024), "", "heads"),
     int("head-dim", "width of a head; by default hidden / heads", (1, 4096), "", "elements"),
-    int("ffn", "width of the feed-forward layers", (1, 1 << 20), "14336", "elements"),
-    int("vocab", "tokens that there are", (2, 1 << 22), "128256", "tokens"),
+    int("ffn", "width of the feed-forward layers; by default the model's", (1, 1 << 20), "", "elements"),
+    int("vocab", "tokens that there are; by default the model's", (2, 1 << 22), "", "tokens"),
     choice("dtype", "type of activations, and of weights that are not quantised", &["bf16", "f16", "f32"]),
     choice("weight-bits", "bits of a weight, if the layers are quantised", &["dtype", "8", "4"]),
     int("tp", "devices that share each layer (tensor parallelism); the trace is one device's", (1, 64), "1", "devices"),
@@ -63,7 +70,13 @@ pub(super) const LOAD: &[Param] = &[
     },
     int("max-batch", "sequences that run at a time", (1, 65536), "64", "sequences"),
     int("max-tokens", "tokens of a prefill pass; longer ones take several", (1, 1 << 20), "8192", "tokens"),
-    int("max-length", "tokens of a sequence, prompt and answer; the rest is cut off", (2, 1 << 24), "16384", "tokens"),
+    int(
+        "max-length",
+        "tokens of a sequence, prompt and answer, the rest is cut off; by default those that the model knows positions for",
+        (2, 1 << 24),
+        "",
+        "tokens",
+    ),
     choice("sampling", "how the next token is chosen; top-p sorts the whole vocabulary", &["greedy", "top-p"]),
     int("models", "models of that shape that share the card, and take turns", (1, 64), "1", "models"),
     Param {
