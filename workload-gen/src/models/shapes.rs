@@ -236,8 +236,9 @@ impl Shape {
 mod tests {
     use super::{NAMES, shape};
 
-    /// Totals of the models' safetensors files, as huggingface.co shows them, without buffers and with tied tables counted once; and of
-    /// GPT-NeoX-20B's model card, which counts its two halves of tensor parallelism (so biases after sums and norms twice).
+    /// What `sum(p.numel() for p in model.parameters())` gives for each, with a tied table counted once: the totals of the safetensors files
+    /// that huggingface.co shows (Llama, Mixtral, Qwen, DeepSeek), the model card of GPT-NeoX-20B, and for GPT-2 and OPT, whose files hold
+    /// buffers too, the count of transformers' model.
     const PUBLISHED: &[(&str, u64)] = &[
         ("gpt2", 124_439_808),
         ("gpt2-xl", 1_557_611_200),
