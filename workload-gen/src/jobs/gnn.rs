@@ -7,7 +7,7 @@ use super::{Generator, Job};
 use crate::lengths::{Lengths, Rng};
 use crate::models::TRAINED;
 use crate::ops::{
-    AdamW, Cx, Linear, add, backward_from, cross_entropy, index_select, masked_columns, relu, mul_rows, scatter_add,
+    AdamW, Cx, Linear, add, backward_from, cross_entropy, index_select, masked_columns, mul_rows, relu, scatter_add,
     zero_grad,
 };
 use crate::spec::{Kind, Param, Values};
