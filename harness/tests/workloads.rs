@@ -95,6 +95,7 @@ fn a_run_takes_workloads_and_names_its_rows_after_them() {
     assert_eq!(run(&["-w", SMALL, "-w", other, "-w", SMALL]), [SMALL, other]);
     assert_eq!(run(&["-w", SMALL, "-w", "^gnn"]), ["gnn.default", SMALL]);
     assert_eq!(run(&["-w", SMALL, "-w", other, "-W", "seed=7"]), [other]);
+    assert_eq!(run(&["-w", "all", "-w", other]).len(), 8, "the recordings and one more");
     fs::write(folder.path().join("tiny.trace"), "gpu-alloc-trace 1\na 0 1000 0\n").unwrap();
     assert_eq!(run(&["-w", other, "--trace", "tiny.trace"]), ["tiny", other]);
 
@@ -104,6 +105,13 @@ fn a_run_takes_workloads_and_names_its_rows_after_them() {
     };
     succeeds(&folder, &["trace", "gen", SMALL, "-o", "small.trace.zst"]);
     assert_eq!(hash(&["-w", SMALL]), hash(&["--trace", "small.trace.zst"]));
+
+    let strategies = |args: &[&str]| {
+        let rows = succeeds(&folder, &[&["run", "-w", other, "--csv", "-"], args].concat());
+        column(&rows, "strategy")
+    };
+    assert_eq!(strategies(&["-s", "all"]), strategies(&[]));
+    assert_eq!(strategies(&["-s", "all", "-S", "a"]), strategies(&["-S", "a"]));
 
     succeeds(&folder, &["run", "-s", "direct|caching", "-w", SMALL, "-w", other, "--pass", "audit", "-o", "r"]);
     let table = succeeds(&folder, &["compare", "r", "-w", other]);
@@ -145,7 +153,7 @@ fn the_list_shows_every_parameter_with_its_range_and_default() {
         assert!(text.contains(own.strip_prefix("generators of workloads\n").unwrap()), "{own} is not in {text}");
         for param in generator["params"].as_array().unwrap() {
             let field = |key: &str| param[key].as_str().unwrap();
-            let line = format!("\n      {}={}\n", field("key"), field("default"));
+            let line = format!("\n      {}={}\n", field("key"), field("default")).replace("=\n", "\n");
             let (_, below) = own.split_once(&line).unwrap_or_else(|| panic!("{line} is not in {own}"));
             let about = below.lines().next().unwrap();
             assert!(about.contains(field("about")) && about.contains(field("range")), "{about}");

@@ -104,13 +104,13 @@ pub struct ListArgs {
 /// The filters of every verb that goes over workloads and strategies.
 #[derive(Args, Debug)]
 pub struct FilterArgs {
-    /// Only strategies whose name matches (repeatable)
-    #[arg(short = 's', long = "strategy", value_name = "REGEX")]
+    /// Only strategies whose name matches; 'all' matches every name (repeatable)
+    #[arg(short = 's', long = "strategy", value_name = "REGEX", value_parser = pattern)]
     pub strategies: Vec<Regex>,
     /// No strategy whose name matches (repeatable)
     #[arg(short = 'S', long = "not-strategy", value_name = "REGEX")]
     pub not_strategies: Vec<Regex>,
-    /// Only workloads whose name matches, or the generated workload GENERATOR:KEY=VALUE,...; `harness list` has the
+    /// Only workloads whose name matches ('all': any), or the generated workload GENERATOR:KEY=VALUE,...; `harness list` has the
     /// generators (repeatable)
     #[arg(short = 'w', long = "workload", value_name = "REGEX|SPEC", value_parser = workload)]
     pub workloads: Vec<Choice>,
@@ -159,8 +159,13 @@ pub enum Choice {
 fn workload(text: &str) -> Result<Choice, String> {
     match Spec::is_meant(text) {
         true => spec(text).map(Choice::Spec),
-        false => Regex::new(text).map(Choice::Pattern).map_err(|why| why.to_string()),
+        false => pattern(text).map(Choice::Pattern),
     }
+}
+
+/// A pattern for names; `all` is what people write for any.
+fn pattern(text: &str) -> Result<Regex, String> {
+    Regex::new(if text == "all" { "" } else { text }).map_err(|why| why.to_string())
 }
 
 fn spec(text: &str) -> Result<Spec, String> {
@@ -174,7 +179,7 @@ Examples:
   harness run -p conf=expandable_segments:True,max_split_size_mb:128
   harness run -s buddy -p unit=2MiB,512      a parameter with several values
   harness run --trace snapshot.pickle        your own job, seen by PyTorch
-  harness run -w churn:seed=1 -w churn:seed=2   generated workloads
+  harness run -w train:opt-1.3b,recompute=full -s all   a generated job
   harness run --capacity 24GiB --csv -       rows for other programs
   harness run --pass time --repeats 20 -o runs/quiet-machine
   harness run -d sim -d cuda                 the model beside a real card

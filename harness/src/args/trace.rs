@@ -55,7 +55,7 @@ pub enum TraceCommand {
 const COMPARE_HELP: &str = "\
 Examples:
   harness trace compare gnn.default mine.trace
-  harness trace compare gnn.default mine.trace --diff 10
+  harness trace compare gpt2_varlen.default train:gpt2 --diff 10
   harness trace compare job.pickle mine.trace --json | jq .measures
 
 Distances are those of Kolmogorov and Smirnov, with each byte counted once; a lifetime is counted in allocations and frees. \
@@ -131,7 +131,7 @@ pub struct ImportArgs {
 
 const GEN_HELP: &str = "\
 Examples:
-  harness trace gen churn:seed=7 -o churn.trace.zst
+  harness trace gen train:llama-2-7b,batch=4 -o llama.trace.zst
   harness trace gen churn:seed=1 churn:seed=2 -o traces   a folder
   harness trace gen churn: -o - | head
 

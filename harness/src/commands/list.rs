@@ -118,7 +118,11 @@ impl Listed {
 /// A parameter as a line sets it, and below what it does and may be.
 fn param(out: &mut Output, param: &Param) -> Result<(), Error> {
     let Param { key, about, default, .. } = param;
-    out.line(format_args!("      {key}={default}"))?;
+    // What depends on other parameters has no default of its own.
+    match *default {
+        "" => out.line(format_args!("      {key}"))?,
+        default => out.line(format_args!("      {key}={default}"))?,
+    }
     let text = format!("{about} ({})", param.range());
     out.line(format_args!("          {}", wrapped(&text, 10, width())))
 }
