@@ -16,7 +16,7 @@ use workload_gen::{Event, Trace};
 const EXACT: &[&str] = &["gpt2_varlen.default", "llama_lora_ckpt.default", "empty_cache.default"];
 
 /// Recordings of the same jobs that are held to the bars: what a job did by chance is in no recipe.
-const ALIKE: &[&str] = &["gnn.default", "multistream.default"];
+const ALIKE: &[&str] = &["gnn.default"];
 
 fn recipe(name: &str) -> Trace {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
