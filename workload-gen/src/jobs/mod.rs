@@ -3,6 +3,7 @@
 mod adversary;
 mod churn;
 mod dataframe;
+mod generate;
 mod gnn;
 mod live;
 mod mlp;
@@ -56,6 +57,7 @@ pub(crate) const COMMON: &[Param] = &[
 pub fn generators() -> &'static [Generator] {
     &[
         train::GENERATOR,
+        generate::GENERATOR,
         gnn::GENERATOR,
         mlp::GENERATOR,
         serve::GENERATOR,

@@ -1,6 +1,7 @@
 //! A decoder layer as Llama has it, in parts that other models share.
 
-use super::projection::{Projection, convert, weight};
+use super::Weights;
+use super::projection::{Projection, convert};
 use crate::ops::{Cx, Heads, RmsNorm, Rotary, add, attention, gather, mul, silu, split_heads};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::cell::RefCell;
@@ -26,20 +27,27 @@ impl KvCache {
     }
 
     /// Puts keys and values behind those of a layer, and returns all of them.
-    pub(super) fn update(&self, gpu: &Gpu, layer: usize, [k, v]: [Tensor; 2], name: Name) -> [Tensor; 2] {
+    pub(super) fn update(&self, gpu: &Gpu, layer: usize, new: [&Tensor; 2], name: Name) -> [Tensor; 2] {
         let mut layers = self.layers.borrow_mut();
-        let Some((keys, values)) = layers[layer].take() else {
-            let copies = [&k, &v].map(|x| gather(gpu, x, name));
-            layers[layer] = Some((copies[0].clone(), copies[1].clone()));
-            // The old ones are named by the caller until it has the new.
-            drop((k, v));
-            return copies;
+        let whole = match layers[layer].take() {
+            None => new.map(|new| gather(gpu, new, name)),
+            Some((keys, values)) => {
+                let behind = |old: Tensor, new: &Tensor| {
+                    gpu.tensor(old.elements() + new.elements(), new.dtype(), Role::KvCache, name)
+                };
+                let keys = behind(keys, new[0]);
+                [keys, behind(values, new[1])]
+            }
         };
-        let behind =
-            |old: Tensor, new: &Tensor| gpu.tensor(old.elements() + new.elements(), new.dtype(), Role::KvCache, name);
-        let (keys, values) = (behind(keys, &k), behind(values, &v));
-        layers[layer] = Some((keys.clone(), values.clone()));
-        [keys, values]
+        layers[layer] = Some((whole[0].clone(), whole[1].clone()));
+        whole
+    }
+}
+
+impl Drop for KvCache {
+    /// A list gives up its elements from the last to the first.
+    fn drop(&mut self) {
+        while self.layers.get_mut().pop().is_some() {}
     }
 }
 
@@ -55,11 +63,11 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, is_trained: bool) -> Attention {
+    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, weights: Weights) -> Attention {
         let Widths { hidden, heads, .. } = *widths;
         let label = format!("layers.{layer}.self_attn");
         let new = |part: &str, inputs, outputs| {
-            Projection::new(gpu, format!("{label}.{part}_proj"), inputs, outputs, is_trained)
+            Projection::new(gpu, format!("{label}.{part}_proj"), inputs, outputs, weights)
         };
         let (queries, keys) = (heads.heads * heads.width, heads.shared * heads.width);
         Attention {
@@ -93,7 +101,8 @@ impl Attention {
             turned
         };
         if let Some(cache) = cache {
-            [k, v] = cache.update(gpu, self.layer, [k, v], name);
+            let whole = cache.update(gpu, self.layer, [&k, &v], name);
+            [k, v] = whole;
         }
         let out = attention(gpu, [&q, &k, &v], self.heads, name);
         let projected = self.o.forward(cx, &out);
@@ -111,9 +120,9 @@ pub(super) struct SwiGlu {
 }
 
 impl SwiGlu {
-    pub(super) fn new(gpu: &Gpu, label: &str, hidden: u64, ffn: u64, is_trained: bool) -> SwiGlu {
+    pub(super) fn new(gpu: &Gpu, label: &str, hidden: u64, ffn: u64, weights: Weights) -> SwiGlu {
         let new = |part: &str, inputs, outputs| {
-            Projection::new(gpu, format!("{label}.{part}_proj"), inputs, outputs, is_trained)
+            Projection::new(gpu, format!("{label}.{part}_proj"), inputs, outputs, weights)
         };
         SwiGlu {
             gate: new("gate", hidden, ffn),
@@ -150,13 +159,13 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, is_trained: bool) -> Layer {
-        let attention = Attention::new(gpu, layer, widths, is_trained);
+    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, weights: Weights) -> Layer {
+        let attention = Attention::new(gpu, layer, widths, weights);
         let label = format!("layers.{layer}.mlp");
-        let feed = SwiGlu::new(gpu, &label, widths.hidden, widths.ffn, is_trained);
+        let feed = SwiGlu::new(gpu, &label, widths.hidden, widths.ffn, weights);
         let names =
             ["input_layernorm", "post_attention_layernorm"].map(|part| gpu.name(&format!("layers.{layer}.{part}")));
-        let norms = names.map(|name| RmsNorm::new(weight(gpu, widths.hidden, name, is_trained), widths.hidden, name));
+        let norms = names.map(|name| RmsNorm::new(weights.named(gpu, widths.hidden, name), widths.hidden, name));
         Layer { attention, feed, norms, names, name: gpu.name(&format!("layers.{layer}")) }
     }
 

@@ -204,17 +204,17 @@ impl Layer {
         let by_head = |x: Tensor, is_needed: bool| if is_needed { split_heads(gpu, &x, name) } else { x };
         let q = by_head(q, is_turned);
         let k = by_head(k, is_turned || cache.is_some());
-        let v = by_head(v, cache.is_some());
-        let [q, k] = match (config.positions, &shared.rotary) {
+        let mut v = by_head(v, cache.is_some());
+        let [q, mut k] = match (config.positions, &shared.rotary) {
             (Positions::Rotary(percent), Some(rotary)) => {
                 [rotate(gpu, &q, rotary, percent, name), rotate(gpu, &k, rotary, percent, name)]
             }
             _ => [q, k],
         };
-        let [k, v] = match cache {
-            Some(cache) => cache.update(gpu, self.at, [k, v], name),
-            None => [k, v],
-        };
+        if let Some(cache) = cache {
+            let whole = cache.update(gpu, self.at, [&k, &v], name);
+            [k, v] = whole;
+        }
         let heads = config.heads / config.shards;
         let heads =
             Heads { heads, shared: heads, width: config.hidden / config.heads, has_dropout: config.has_dropout };
@@ -277,7 +277,7 @@ impl Model for Gpt {
             let rotary = self
                 .frequencies
                 .as_ref()
-                .map(|frequencies| Rotary::new(gpu, frequencies, &ids, embedded.dtype(), names.positions));
+                .map(|frequencies| Rotary::new(gpu, frequencies, &ids, 1, embedded.dtype(), names.positions));
             let shared = Rc::new(Shared { rotary, _positions: Some(ids) });
             return Flow { hidden: embedded, shared, locals: Vec::new(), cache };
         };

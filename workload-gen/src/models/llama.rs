@@ -1,9 +1,9 @@
 //! Llama and its like: a decoder of layers with rotary attention and a gated feed-forward layer.
 
 use super::decoder::{KvCache, Layer, Widths};
-use super::projection::{Adapted, Lora, convert, weight};
-use super::{Flow, Model, Part, Shared, Tokens, run_layers};
-use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, embedding};
+use super::projection::{Adapted, Lora, convert};
+use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layers};
+use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, cumsum, embedding, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
 use std::rc::Rc;
 
@@ -24,7 +24,9 @@ pub struct LlamaShape {
     pub head_width: u64,
     /// Tokens that the model knows.
     pub vocabulary: u64,
-    /// The type that the weights are put into after they were made.
+    /// The type that weights are made in.
+    pub made: Dtype,
+    /// The type that they are put into when all are made.
     pub dtype: Dtype,
     /// Whether the head's weight is the embedding's.
     pub is_tied: bool,
@@ -59,7 +61,7 @@ struct Names {
 }
 
 impl Llama {
-    /// Makes the model on the device in 32 bits, puts it into its type, and gives it its adapters.
+    /// Makes the model on the device, puts it into its type, and gives it its adapters.
     pub fn new(gpu: &Gpu, shape: &LlamaShape) -> Llama {
         let name = |text: &str| gpu.name(text);
         let names = Names {
@@ -75,20 +77,21 @@ impl Llama {
         let heads = Heads { heads: shape.heads, shared: shape.kv_heads, width: shape.head_width, has_dropout: false };
         let widths = Widths { hidden: shape.hidden, ffn: shape.ffn, heads };
         let table = shape.vocabulary * shape.hidden;
-        let embed = weight(gpu, table, names.embed, is_trained);
-        let mut layers: Vec<Layer> =
-            (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, is_trained)).collect();
-        let norm = RmsNorm::new(weight(gpu, shape.hidden, names.norm, is_trained), shape.hidden, names.norm);
+        let weights = Weights { dtype: shape.made, are_trained: is_trained };
+        let embed = weights.named(gpu, table, names.embed);
+        let mut layers: Vec<Layer> = (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, weights)).collect();
+        let norm = RmsNorm::new(weights.named(gpu, shape.hidden, names.norm), shape.hidden, names.norm);
         let frequencies = frequencies(gpu, shape.head_width, names.rotary);
-        let head = if shape.is_tied { embed.clone() } else { weight(gpu, table, names.head, is_trained) };
+        let head = if shape.is_tied { embed.clone() } else { weights.named(gpu, table, names.head) };
 
         convert(gpu, &embed, shape.dtype, names.embed);
         for layer in &mut layers {
             layer.convert(gpu, shape.dtype);
         }
         convert(gpu, &norm.weight, shape.dtype, names.norm);
-        let frequencies =
-            frequencies.map(|buffer| crate::ops::to(gpu, &buffer, shape.dtype, Role::Buffer, names.rotary));
+        // Buffers are made in 32 bits in any case, and change their type with the weights only.
+        let buffers = if shape.dtype == shape.made { Dtype::F32 } else { shape.dtype };
+        let frequencies = frequencies.map(|buffer| to(gpu, &buffer, buffers, Role::Buffer, names.rotary));
         convert(gpu, &head, shape.dtype, names.head);
         if let Some(lora) = &shape.lora {
             adapt(gpu, &mut layers, lora);
@@ -107,36 +110,27 @@ impl Llama {
         Llama { shape: shape.clone(), embed, layers, norm, head, frequencies, parameters, names }
     }
 
-    /// The hidden states of the last layer, normalised. `tokens` come after those that `cache` has seen.
-    pub fn hidden(self: &Rc<Llama>, cx: &Cx, tokens: &Tokens, cache: &Rc<KvCache>) -> Tensor {
-        let mut flow = self.begin(cx, tokens, Some(cache.clone()));
+    /// The logits of each row's last token, without a graph. `positions` number the tokens, which come after those that `cache` has seen;
+    /// `mask` says of all of them which are no padding.
+    pub fn predict(
+        self: &Rc<Llama>,
+        cx: &Cx,
+        tokens: &Tokens,
+        [positions, mask]: [&Tensor; 2],
+        cache: &Rc<KvCache>,
+    ) -> Tensor {
+        let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
+        let embedded = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
+        look_for_padding(gpu, mask, names.mask);
+        let rotary = Rotary::new(gpu, &self.frequencies[0], positions, tokens.rows, embedded.dtype(), names.rotary);
+        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None });
+        let mut flow = Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache: Some(cache.clone()) };
         let model: Rc<dyn Model> = self.clone();
         run_layers(&model, cx, &mut flow, false);
-        let normed = self.norm.forward(cx, &flow.hidden);
-        drop(flow);
-        normed
-    }
-
-    fn begin(&self, cx: &Cx, tokens: &Tokens, cache: Option<Rc<KvCache>>) -> Flow {
-        let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
-        let (batch, length) = (tokens.rows, tokens.columns);
-        let embedded = {
-            let rows = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
-            // peft: without it, the first checkpoint would have no input that needs a gradient.
-            let is_leaf = shape.lora.is_some() && shape.is_checkpointed && gpu.is_recording();
-            if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
-        };
-        let cache = cache.or_else(|| (!shape.is_checkpointed).then(|| Rc::new(KvCache::new(shape.layers))));
-        let positions = {
-            let range = gpu.tensor(length, Dtype::I64, Role::Temporary, names.model);
-            gpu.like(&range, Role::Input, names.model)
-        };
-        if cache.is_none() {
-            look_for_packing(gpu, batch, length, names.mask);
-        }
-        let rotary = Rotary::new(gpu, &self.frequencies[0], &positions, embedded.dtype(), names.rotary);
-        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions) });
-        Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache }
+        let Flow { hidden, shared, locals, .. } = flow;
+        let normed = self.norm.forward(cx, &hidden);
+        drop((hidden, locals, shared));
+        self.head.forward(cx, &normed.view(tokens.rows * shape.hidden))
     }
 }
 
@@ -154,7 +148,24 @@ impl Model for Llama {
     }
 
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
-        self.begin(cx, tokens, None)
+        let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
+        let embedded = {
+            let rows = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
+            // peft: without it, the first checkpoint would have no input that needs a gradient.
+            let is_leaf = shape.lora.is_some() && shape.is_checkpointed && gpu.is_recording();
+            if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
+        };
+        let cache = (!shape.is_checkpointed).then(|| Rc::new(KvCache::new(shape.layers)));
+        let positions = {
+            let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Temporary, names.model);
+            gpu.like(&range, Role::Input, names.model)
+        };
+        if cache.is_none() {
+            look_for_packing(gpu, tokens, names.mask);
+        }
+        let rotary = Rotary::new(gpu, &self.frequencies[0], &positions, 1, embedded.dtype(), names.rotary);
+        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions) });
+        Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache }
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
@@ -221,7 +232,8 @@ fn frequencies(gpu: &Gpu, width: u64, name: Name) -> [Tensor; 2] {
 }
 
 /// transformers looks whether positions start anew within a row, which would mean several sequences in it.
-fn look_for_packing(gpu: &Gpu, batch: u64, length: u64, name: Name) {
+fn look_for_packing(gpu: &Gpu, tokens: &Tokens, name: Name) {
+    let (batch, length) = (tokens.rows, tokens.columns);
     let make = |elements: u64, dtype: Dtype| gpu.tensor(elements, dtype, Role::Temporary, name);
     let before = make(batch, Dtype::I64);
     let differences = {
@@ -229,12 +241,20 @@ fn look_for_packing(gpu: &Gpu, batch: u64, length: u64, name: Name) {
         make(batch * length, Dtype::I64)
     };
     let numbers = {
-        let _jumps = make(batch * length, Dtype::U8);
-        let numbers = make(batch * length, Dtype::I64);
-        gpu.scratch(batch * length * 8, Role::Temporary, name);
-        numbers
+        let jumps = make(batch * length, Dtype::U8);
+        cumsum(gpu, &jumps, batch, name)
     };
     let last = make(batch, Dtype::U8);
     let all = make(1, Dtype::U8);
     drop((last, all, before, differences, numbers));
+}
+
+/// transformers looks whether any token is padding; if none is, attention needs no mask.
+fn look_for_padding(gpu: &Gpu, mask: &Tensor, name: Name) {
+    let bits = to(gpu, mask, Dtype::U8, Role::Temporary, name);
+    let sum = gpu.tensor(1, Dtype::I64, Role::Temporary, name);
+    gpu.scratch(bits.elements() * 8, Role::Temporary, name);
+    let is_full = gpu.tensor(1, Dtype::U8, Role::Temporary, name);
+    gpu.sync();
+    drop((sum, is_full, bits));
 }

@@ -15,7 +15,7 @@ pub use llama::{Llama, LlamaShape};
 pub use projection::{Adapted, Lora};
 
 use crate::ops::{Cx, Form, Linear, Rotary, checkpoint};
-use crate::tensor::{Dtype, Gpu, Parameter, Role, Tensor};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
 
 /// A batch of token sequences, all of one length.
@@ -117,7 +117,11 @@ pub struct Weights {
 impl Weights {
     /// Makes a weight.
     pub fn make(&self, gpu: &Gpu, elements: u64, name: &str) -> Parameter {
-        let name = gpu.name(name);
+        self.named(gpu, elements, gpu.name(name))
+    }
+
+    /// Makes a weight of a name that there is.
+    pub fn named(&self, gpu: &Gpu, elements: u64, name: Name) -> Parameter {
         let tensor = gpu.tensor(elements, self.dtype, Role::Parameter, name);
         if self.are_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
     }

@@ -1,5 +1,6 @@
 //! Linear layers, with or without a low-rank adapter beside them.
 
+use super::Weights;
 use crate::ops::{Cx, Form, Linear, add, scale, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 
@@ -39,12 +40,6 @@ struct Adapter {
     name: Name,
 }
 
-/// A weight that `make` has put on the device.
-pub(super) fn weight(gpu: &Gpu, elements: u64, name: Name, is_trained: bool) -> Parameter {
-    let tensor = gpu.tensor(elements, Dtype::F32, Role::Parameter, name);
-    if is_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
-}
-
 /// Puts the weight into another type, as `to` does: the old memory goes when the new is there.
 pub(super) fn convert(gpu: &Gpu, weight: &Parameter, dtype: Dtype, name: Name) {
     let old = weight.tensor().detach();
@@ -55,10 +50,10 @@ pub(super) fn convert(gpu: &Gpu, weight: &Parameter, dtype: Dtype, name: Name) {
 }
 
 impl Projection {
-    /// The layer with a weight in 32 bits.
-    pub(super) fn new(gpu: &Gpu, label: String, inputs: u64, outputs: u64, is_trained: bool) -> Projection {
+    /// The layer with a new weight.
+    pub(super) fn new(gpu: &Gpu, label: String, inputs: u64, outputs: u64, weights: Weights) -> Projection {
         let name = gpu.name(&label);
-        let weight = weight(gpu, inputs * outputs, name, is_trained);
+        let weight = weights.named(gpu, inputs * outputs, name);
         let base = Linear::new(Form::Linear, weight, None, inputs, outputs, name);
         Projection { base, adapter: None, inputs, outputs, label, name }
     }

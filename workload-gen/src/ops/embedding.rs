@@ -48,7 +48,7 @@ fn scatter(gpu: &Gpu, count: u64, elements: u64, width: u64, dtype: Dtype, name:
 }
 
 /// What CUB's scans of some thousand numbers take.
-const SCAN: u64 = 1279;
+pub(super) const SCAN: u64 = 1279;
 
 /// What CUB's radix sort of pairs of 64-bit numbers takes: a second copy of both, a histogram of each of eight digits, and a row for
 /// each tile. Read off an H200: tiles of 4608 pairs agree with every length seen there.

@@ -30,6 +30,6 @@ pub use linear::{Form, Linear, matmul};
 pub use loss::{backward_from, causal_loss, cross_entropy};
 pub use norm::LayerNorm;
 pub use optimizer::{AdamW, clip_grad_norm, release_list, zero_grad};
-pub use reduce::{Reduction, column_sum, mean, row_mean};
+pub use reduce::{Reduction, column_sum, cumsum, mean, row_mean};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Rotary, split_heads};

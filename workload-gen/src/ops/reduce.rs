@@ -4,6 +4,8 @@
 //! adds them up. How far a reduction is split follows from its shape and the card by the rules of PyTorch's
 //! `aten/src/ATen/native/cuda/Reduce.cuh`, which are restated here.
 
+use super::cast::to;
+use super::embedding::SCAN;
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 
 /// Multiprocessors of the card: an H100 or H200.
@@ -112,6 +114,17 @@ impl Reduction {
             drop(partials);
         }
     }
+}
+
+/// The running sums of each row of `x`, as whole numbers. A single row is CUB's work.
+pub fn cumsum(gpu: &Gpu, x: &Tensor, rows: u64, name: Name) -> Tensor {
+    let sums = gpu.tensor(x.elements(), Dtype::I64, Role::Temporary, name);
+    let numbers = to(gpu, x, Dtype::I64, Role::Temporary, name);
+    if rows == 1 {
+        gpu.scratch(SCAN, Role::Workspace, name);
+    }
+    drop(numbers);
+    sums
 }
 
 /// The mean of each row of `width` elements. A row is a block's work.

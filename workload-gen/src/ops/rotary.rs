@@ -11,13 +11,15 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// The tables for positions that are numbered by `positions`, in `dtype`: a matrix product of frequencies and positions, in 32 bits.
-    pub fn new(gpu: &Gpu, frequencies: &Tensor, positions: &Tensor, dtype: Dtype, name: Name) -> Rotary {
+    /// The tables for positions that are numbered by `rows` rows of `positions`, in `dtype`: a matrix product of frequencies and positions,
+    /// in 32 bits.
+    pub fn new(gpu: &Gpu, frequencies: &Tensor, positions: &Tensor, rows: u64, dtype: Dtype, name: Name) -> Rotary {
         let float = |x: &Tensor| super::cast::to(gpu, x, Dtype::F32, Role::Temporary, name);
         let make = |elements: u64| gpu.tensor(elements, Dtype::F32, Role::Temporary, name);
-        let frequencies = float(frequencies);
+        let width = frequencies.elements();
+        let frequencies = float(&frequencies.view(rows * width));
         let positions = float(positions);
-        let angles = make(frequencies.elements() * positions.elements());
+        let angles = make(width * positions.elements());
         super::linear::product(gpu);
         let twice = make(2 * angles.elements());
         let wave = || {

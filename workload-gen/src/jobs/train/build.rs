@@ -4,7 +4,7 @@ use super::plan::Plan;
 use crate::models::shapes::Family;
 use crate::models::{Activation, Adapted, Gpt, GptConfig, Llama, LlamaShape, Lora, Model, Positions, Weights};
 use crate::ops::Form;
-use crate::tensor::Gpu;
+use crate::tensor::{Dtype, Gpu};
 use std::rc::Rc;
 
 /// Makes the model.
@@ -50,6 +50,7 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 kv_heads: shape.kv_heads,
                 head_width: shape.head_width,
                 vocabulary: shape.vocab,
+                made: Dtype::F32,
                 dtype: plan.dtype,
                 is_tied: shape.is_tied,
                 lora,

@@ -8,6 +8,7 @@ use super::{COMMON, Generator, Job};
 use crate::lengths::{BatchShape, Batches, Rng, Shaping};
 use crate::spec::Values;
 use crate::tensor::{Gpu, Tensor};
+pub(super) use plan::shape;
 use plan::{Empties, Leak, Plan};
 use step::Trainer;
 

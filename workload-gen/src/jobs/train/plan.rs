@@ -160,7 +160,8 @@ fn dtype(word: &str) -> Option<Dtype> {
     }
 }
 
-fn shape(values: &Values) -> Result<Shape, String> {
+/// The model that a line means: a published one, with the numbers that are given.
+pub(in crate::jobs) fn shape(values: &Values) -> Result<Shape, String> {
     let name = values.text("model");
     let mut shape = shapes::shape(name).ok_or_else(|| format!("model={name}: there is no such shape"))?;
     let published = shape;
