@@ -2,38 +2,10 @@
 
 mod common;
 
+use common::jobs::{alike, generated, numbers, recording, requests, shapes};
 use common::recordings;
-use serde_json::Value;
-use std::fs;
-use std::path::Path;
-use workload_gen::import::import_file;
-use workload_gen::likeness::{Likeness, Pair, likeness, sizes};
-use workload_gen::spec::Spec;
+use workload_gen::likeness::sizes;
 use workload_gen::{Event, Trace};
-
-/// The shapes of a job, as the recordings' table of them has it.
-fn shapes(folder: &Path, job: &str) -> Value {
-    let text = fs::read_to_string(folder.join("lengths.json")).expect("the table of shapes");
-    let table: Value = serde_json::from_str(&text).expect("it is JSON");
-    let of_job = table.as_object().and_then(|table| table.iter().find(|(key, _)| key.starts_with(job)));
-    of_job.unwrap_or_else(|| panic!("no shapes of {job}")).1.clone()
-}
-
-fn numbers(value: &Value) -> Vec<u64> {
-    value.as_array().expect("a list").iter().filter_map(Value::as_u64).collect()
-}
-
-fn recording(folder: &Path, name: &str) -> Trace {
-    import_file(folder.join(format!("{name}.pickle.zst")), None).expect("a recording")
-}
-
-fn generated(line: &str) -> Trace {
-    Spec::parse(line).unwrap_or_else(|error| panic!("{error}")).trace()
-}
-
-fn alike(recording: &Trace, generated: &Trace) -> Likeness {
-    likeness(Pair { recording, generated })
-}
 
 /// Each graph's edges that are no loops, from the size of the list of them that `nonzero` makes: it follows the four bytes of
 /// their number and the scratch memory of the sum.
@@ -90,14 +62,6 @@ fn peak(trace: &Trace) -> u64 {
         peak = peak.max(live);
     }
     peak
-}
-
-/// Sizes and streams of all allocations.
-fn requests(trace: &Trace) -> impl Iterator<Item = (u64, u32)> + '_ {
-    trace.events.iter().filter_map(|event| match *event {
-        Event::Alloc { size, stream, .. } => Some((size, stream.0)),
-        _ => None,
-    })
 }
 
 #[test]

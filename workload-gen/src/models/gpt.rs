@@ -128,6 +128,9 @@ impl Gpt {
         let layers = (0..config.layers).map(|at| Layer::new(gpu, &config, weights, at)).collect();
         let norm = norm(gpu, weights, hidden, "ln_f");
         let output = (!config.is_tied).then(|| weights.make(gpu, config.vocab * hidden, "lm_head"));
+        for table in embedding.iter().chain(&output) {
+            table.set_columns(hidden);
+        }
         let mut head = vec![norm.weight.clone(), norm.bias.clone()];
         head.extend(output.clone());
         let names = Names {

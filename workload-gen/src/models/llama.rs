@@ -2,7 +2,7 @@
 
 use super::decoder::{KvCache, Layer, Widths};
 use super::projection::{Adapted, Lora, convert};
-use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layers};
+use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layer};
 use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, cumsum, embedding, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
 use std::rc::Rc;
@@ -79,6 +79,7 @@ impl Llama {
         let table = shape.vocabulary * shape.hidden;
         let weights = Weights { dtype: shape.made, are_trained: is_trained };
         let embed = weights.named(gpu, table, names.embed);
+        embed.set_columns(shape.hidden);
         let mut layers: Vec<Layer> = (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, weights)).collect();
         let norm = RmsNorm::new(weights.named(gpu, shape.hidden, names.norm), shape.hidden, names.norm);
         let frequencies = frequencies(gpu, shape.head_width, names.rotary);
@@ -126,7 +127,9 @@ impl Llama {
         let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None });
         let mut flow = Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache: Some(cache.clone()) };
         let model: Rc<dyn Model> = self.clone();
-        run_layers(&model, cx, &mut flow, false);
+        for layer in 0..self.layers.len() {
+            flow.hidden = run_layer(&model, cx, layer, &flow.hidden, &flow, false);
+        }
         let Flow { hidden, shared, locals, .. } = flow;
         let normed = self.norm.forward(cx, &hidden);
         drop((hidden, locals, shared));

@@ -57,17 +57,13 @@ pub struct Flow {
     pub cache: Option<Rc<KvCache>>,
 }
 
-/// Runs all layers. With `is_recomputed`, each keeps its input alone and runs again in the backward pass.
-pub fn run_layers(model: &Rc<dyn Model>, cx: &Cx, flow: &mut Flow, is_recomputed: bool) {
-    for layer in 0..model.layers() {
-        let next = if is_recomputed {
-            let (model, shared) = (model.clone(), flow.shared.clone());
-            checkpoint(cx, &flow.hidden, move |cx, x| model.layer(cx, layer, x, &shared, None))
-        } else {
-            model.layer(cx, layer, &flow.hidden, &flow.shared, flow.cache.as_deref())
-        };
-        flow.hidden = next;
+/// Runs a layer on `x`. With `is_recomputed`, it keeps its input alone and runs again in the backward pass.
+pub fn run_layer(model: &Rc<dyn Model>, cx: &Cx, layer: usize, x: &Tensor, flow: &Flow, is_recomputed: bool) -> Tensor {
+    if is_recomputed {
+        let (model, shared) = (model.clone(), flow.shared.clone());
+        return checkpoint(cx, x, move |cx, x| model.layer(cx, layer, x, &shared, None));
     }
+    model.layer(cx, layer, x, &flow.shared, flow.cache.as_deref())
 }
 
 /// A part of a model that is cut nowhere.

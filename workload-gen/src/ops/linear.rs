@@ -53,6 +53,10 @@ impl Linear {
         outputs: u64,
         name: Name,
     ) -> Linear {
+        weight.set_columns(match form {
+            Form::Conv1d => outputs,
+            Form::Linear => inputs,
+        });
         Linear { weight, bias, inputs, outputs, name, form }
     }
 
@@ -124,7 +128,8 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
         let _x = saved_x.and_then(|x| x.unpack(gpu));
         // The generated code computes the second factor's gradient first.
         let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
-        let weight = multiply(needs[1], inputs * outputs);
+        // It is turned, as the weight was.
+        let weight = multiply(needs[1], inputs * outputs).map(|weight| weight.view(inputs * outputs));
         // A matrix of rows; the input that it is the gradient of has more dimensions.
         let x = multiply(needs[0], rows * inputs).map(|x| x.view(rows * inputs));
         vec![x, weight]

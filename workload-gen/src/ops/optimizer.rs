@@ -43,8 +43,9 @@ pub fn zero_grad(parameters: &[Parameter]) {
 /// Elements that a block of a kernel over lists of tensors works on (`kChunkSize` of `MultiTensorApply.cuh`).
 const CHUNK: u64 = 65_536;
 
-/// `torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then theirs, then a factor for all.
-pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], name: Name) {
+/// `torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then theirs, then a factor for all. Of the norms of shards each rank has a
+/// part: their squares are added up over the ranks first.
+pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], are_shards: bool, name: Name) {
     let scalar = || gpu.tensor(1, Dtype::F32, Role::Temporary, name);
     let grads: Vec<Tensor> = parameters.iter().filter_map(Parameter::grad).collect();
     let chunks = grads.iter().map(|grad| grad.elements().div_ceil(CHUNK)).max().unwrap_or(0);
@@ -52,16 +53,25 @@ pub fn clip_grad_norm(gpu: &Gpu, parameters: &[Parameter], name: Name) {
     let norms: Vec<Tensor> = grads.iter().map(|_| scalar()).collect();
     drop(partial);
     let stacked = gpu.tensor(norms.len() as u64, Dtype::F32, Role::Temporary, name);
+    let roots = are_shards.then(|| {
+        let squares = gpu.like(&stacked, Role::Temporary, name);
+        let sums = gpu.like(&stacked, Role::Communication, name);
+        let roots = gpu.like(&stacked, Role::Temporary, name);
+        drop((squares, sums));
+        roots
+    });
     let total = scalar();
-    drop((stacked, norms));
+    drop((roots, stacked));
+    release_list(norms);
     let factor = {
         let sum = scalar();
         let inverse = scalar();
         let factor = scalar();
-        drop((sum, inverse));
+        drop((inverse, sum));
         factor
     };
-    drop((scalar(), factor, total));
+    let clamped = scalar();
+    drop((factor, clamped, total));
 }
 
 /// A Python list lets go of its items from the last to the first.

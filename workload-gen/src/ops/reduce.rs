@@ -9,10 +9,10 @@ use super::embedding::SCAN;
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 
 /// Multiprocessors of the card: an H100 or H200.
-const MULTIPROCESSORS: u64 = 132;
+pub(super) const MULTIPROCESSORS: u64 = 132;
 
 /// Threads that a multiprocessor holds.
-const THREADS_PER_MULTIPROCESSOR: u64 = 2048;
+pub(super) const THREADS_PER_MULTIPROCESSOR: u64 = 2048;
 
 /// Threads of a block, at most.
 const MOST_THREADS: u64 = 512;

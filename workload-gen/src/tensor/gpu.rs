@@ -215,6 +215,11 @@ impl Gpu {
         self.tensor(other.elements(), other.dtype(), role, name)
     }
 
+    /// A tensor without memory: what stands for a weight whose memory comes and goes, and is owned elsewhere.
+    pub fn hollow(&self, elements: u64, dtype: Dtype) -> Tensor {
+        Tensor::new(Storage::new(self.clone(), None, 0), elements, dtype)
+    }
+
     /// Memory that an operation needs while it runs.
     pub fn scratch(&self, bytes: u64, role: Role, name: Name) {
         drop(self.storage(bytes, role, name));

@@ -134,6 +134,8 @@ struct Inner {
     node: RefCell<Option<Rc<Node>>>,
     /// A copy in another type that is used for a while in its place.
     cast: RefCell<Option<Tensor>>,
+    /// Elements of a row.
+    columns: Cell<u64>,
 }
 
 type Hook = Rc<dyn Fn(&Gpu, &Parameter)>;
@@ -159,7 +161,23 @@ impl Parameter {
             hook: RefCell::default(),
             node: RefCell::default(),
             cast: RefCell::default(),
+            columns: Cell::new(1),
         }))
+    }
+
+    /// Says that it is a matrix of rows of so many elements, and not a vector.
+    pub fn set_columns(&self, columns: u64) {
+        self.0.columns.set(columns.max(1));
+    }
+
+    /// Elements of a row; 1 for a vector.
+    pub fn columns(&self) -> u64 {
+        self.0.columns.get()
+    }
+
+    /// What its gradients are called, if it is trained.
+    pub fn name(&self) -> Option<Name> {
+        self.0.node.borrow().as_ref().map(|node| node.name)
     }
 
     /// The weight as an operation's input.

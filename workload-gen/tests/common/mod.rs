@@ -3,6 +3,8 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod jobs;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;

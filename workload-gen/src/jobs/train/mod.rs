@@ -1,6 +1,9 @@
 //! Training of a language model: batches, steps and what comes between them.
 
 mod build;
+mod fsdp;
+mod pace;
+mod parallel;
 mod plan;
 mod step;
 

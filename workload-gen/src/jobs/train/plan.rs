@@ -81,6 +81,20 @@ pub(super) const PARAMS: &[Param] = &[
         default: "0",
         unit: "rows",
     },
+    choice(
+        "zero",
+        "what ranks share: nothing, or weights, gradients and states layer by layer as fully_shard does",
+        &["none", "fsdp"],
+        "none",
+    ),
+    count("ranks", "cards that train together", 1 << 16, "1", "ranks"),
+    Param {
+        key: "rank",
+        about: "which of them it is: shards of the last ones may be smaller",
+        kind: Kind::Int { min: 0, max: (1 << 16) - 1 },
+        default: "0",
+        unit: "",
+    },
     every("epoch", "batches of an epoch; 0 is one epoch for all", "batches"),
     every("evals", "batches that are evaluated after each epoch", "batches"),
     count("eval-batch", "sequences in a batch that is evaluated", 1 << 20, "8", "sequences"),
@@ -123,6 +137,9 @@ pub(super) struct Plan {
     pub(super) is_clipped: bool,
     pub(super) is_recomputed: bool,
     pub(super) lora: u64,
+    pub(super) sharing: Sharing,
+    pub(super) ranks: u64,
+    pub(super) rank: u64,
     pub(super) epoch: u64,
     pub(super) evals: u64,
     pub(super) eval_batch: u64,
@@ -133,6 +150,13 @@ pub(super) struct Plan {
     pub(super) save: u64,
     pub(super) leak: Leak,
     pub(super) seed: u64,
+}
+
+/// What ranks share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sharing {
+    Alone,
+    Fsdp,
 }
 
 /// Where `empty_cache` is called.
@@ -199,7 +223,17 @@ impl Plan {
             "" => lengths.clone(),
             given => Lengths::parse(given)?,
         };
-        let autocast = dtype(values.text("autocast"));
+        let (ranks, rank) = (values.int("ranks"), values.int("rank"));
+        if rank >= ranks {
+            return Err(format!("rank={rank} is none of ranks={ranks}; they are numbered from 0 on"));
+        }
+        let sharing = match values.text("zero") {
+            "fsdp" => Sharing::Fsdp,
+            _ => Sharing::Alone,
+        };
+        // Weights that are gathered in 16 bits need no autocast.
+        let is_cast = sharing == Sharing::Alone || values.is_given("autocast");
+        let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
         Ok(Plan {
             shape: shape(values)?,
             dtype: dtype(values.text("dtype")).unwrap_or(Dtype::F32),
@@ -213,6 +247,9 @@ impl Plan {
             is_clipped: values.flag("clip"),
             is_recomputed: values.text("recompute") == "full",
             lora: values.int("lora"),
+            sharing,
+            ranks,
+            rank,
             epoch: values.int("epoch"),
             evals: values.int("evals"),
             eval_batch: values.int("eval-batch"),

@@ -1,10 +1,11 @@
 //! A batch: forward, backward, and the step if it is due.
 
 use super::build;
+use super::parallel::{Parallel, share};
 use super::plan::{Leak, Plan};
 use crate::lengths::BatchShape;
-use crate::models::{Model, Tokens, all_parameters, run_layers};
-use crate::ops::{AdamW, Cx, clip_grad_norm, scale, zero_grad};
+use crate::models::{Model, Tokens, all_parameters, run_layer};
+use crate::ops::{AdamW, Cx, scale, zero_grad};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, backward};
 use std::rc::Rc;
 
@@ -13,7 +14,7 @@ pub(super) struct Trainer<'p> {
     plan: &'p Plan,
     model: Rc<dyn Model>,
     weights: Vec<Parameter>,
-    trained: Vec<Parameter>,
+    parallel: Box<dyn Parallel>,
     optimizer: AdamW,
     input: Option<Tensor>,
     loss: Option<Tensor>,
@@ -32,15 +33,15 @@ impl<'p> Trainer<'p> {
     pub(super) fn new(gpu: &Gpu, plan: &'p Plan) -> Trainer<'p> {
         let model = build::model(gpu, plan);
         let weights = all_parameters(&*model);
-        let trained: Vec<Parameter> = weights.iter().filter(|weight| weight.is_trained()).cloned().collect();
-        let optimizer = AdamW::new(gpu, trained.len());
+        let parallel = share(gpu, plan, &*model);
+        let optimizer = AdamW::new(gpu, parallel.trained().len());
         let names = Names {
             input: gpu.name("batch"),
             loss: gpu.name("loss"),
             clip: gpu.name("clip_grad_norm"),
             save: gpu.name("checkpoint"),
         };
-        Trainer { plan, model, weights, trained, optimizer, input: None, loss: None, names }
+        Trainer { plan, model, weights, parallel, optimizer, input: None, loss: None, names }
     }
 
     /// Trains on a batch and returns its loss.
@@ -70,10 +71,10 @@ impl<'p> Trainer<'p> {
         }
         if (number + 1).is_multiple_of(self.plan.accumulate) {
             if self.plan.is_clipped {
-                clip_grad_norm(gpu, &self.trained, self.names.clip);
+                self.parallel.clip(gpu, self.names.clip);
             }
-            self.optimizer.step(gpu, &self.trained);
-            zero_grad(&self.trained);
+            self.optimizer.step(gpu, self.parallel.trained());
+            zero_grad(self.parallel.trained());
         }
         // The loss is read.
         gpu.sync();
@@ -83,6 +84,7 @@ impl<'p> Trainer<'p> {
     fn backward(&self, gpu: &Gpu, loss: &Tensor) {
         let one = gpu.like(loss, Role::Gradient, self.names.loss);
         backward(gpu, loss, one.clone());
+        self.parallel.finish(gpu);
         drop(one);
     }
 
@@ -91,9 +93,18 @@ impl<'p> Trainer<'p> {
     }
 
     fn forward(&self, cx: &Cx, tokens: &Tokens) -> Tensor {
+        let (gpu, parallel) = (&cx.gpu, &*self.parallel);
+        let is_recomputed = self.plan.is_recomputed && gpu.is_recording();
+        parallel.begin(gpu, tokens.count());
         let mut flow = self.model.embed(cx, tokens);
-        run_layers(&self.model, cx, &mut flow, self.plan.is_recomputed && cx.gpu.is_recording());
-        self.model.loss(cx, flow, tokens)
+        for layer in 0..self.model.layers() {
+            let output = {
+                let x = parallel.enter(gpu, layer, &flow.hidden);
+                run_layer(&self.model, cx, layer, &x, &flow, is_recomputed)
+            };
+            flow.hidden = parallel.leave(gpu, layer, output);
+        }
+        parallel.end(gpu, self.model.loss(cx, flow, tokens))
     }
 
     /// Evaluates a batch and returns its loss. `input` is the loop's name for the batch.
