@@ -13,7 +13,14 @@ use workload_gen::spec::Spec;
 use workload_gen::{Event, Trace};
 
 /// Recordings that come out allocation by allocation.
-const EXACT: &[&str] = &["gpt2_varlen.default", "llama_lora_ckpt.default", "empty_cache.default", "generate.default"];
+const EXACT: &[&str] = &[
+    "gpt2_varlen.default",
+    "llama_lora_ckpt.default",
+    "empty_cache.default",
+    "generate.default",
+    "fsdp_gpt2.default.rank0",
+    "fsdp_gpt2.default.rank1",
+];
 
 /// Recordings of the same jobs that are held to the bars: what a job did by chance is in no recipe.
 const ALIKE: &[&str] = &["gnn.default"];
