@@ -121,7 +121,11 @@ fn param(out: &mut Output, param: &Param) -> Result<(), Error> {
     // What depends on other parameters has no default of its own.
     match *default {
         "" => out.line(format_args!("      {key}"))?,
-        default => out.line(format_args!("      {key}={default}"))?,
+        default => {
+            let fits = width().is_none_or(|width| 6 + key.len() + 1 + default.len() <= width);
+            let gap = if fits { "" } else { "\n          " };
+            out.line(format_args!("      {key}={gap}{default}"))?;
+        }
     }
     let text = format!("{about} ({})", param.range());
     out.line(format_args!("          {}", wrapped(&text, 10, width())))
