@@ -4,6 +4,7 @@ mod common;
 
 use common::jobs::{alike, generated, numbers, recording, requests, shapes};
 use common::recordings;
+use serde_json::Value;
 use workload_gen::likeness::sizes;
 use workload_gen::{Event, Trace};
 
@@ -87,4 +88,61 @@ fn perceptrons_without_streams_do_the_same_on_one() {
     assert!(sizes(&three).eq(sizes(&one)));
     assert!(requests(&one).all(|(_, stream)| stream == 0) && requests(&three).any(|(_, stream)| stream == 2));
     assert!(!one.events.iter().any(|event| matches!(event, Event::Use { .. } | Event::Wait { .. })));
+}
+
+/// Sizes of the allocations that are not freed at once, as scratch memory of a kernel is, and the bytes of those that are.
+fn kept_and_scratch(trace: &Trace, most: usize) -> (Vec<u64>, u64) {
+    let (mut kept, mut scratch) = (Vec::new(), 0);
+    let events: Vec<&Event> =
+        trace.events.iter().filter(|event| matches!(event, Event::Alloc { .. } | Event::Free { .. })).collect();
+    for (number, event) in events.iter().enumerate() {
+        let Event::Alloc { slot, size, .. } = **event else { continue };
+        let next = events.get(number + 1);
+        match matches!(next, Some(Event::Free { slot: freed, .. }) if *freed == slot) {
+            true => scratch += size,
+            false => kept.push(size),
+        }
+        if kept.len() == most {
+            break;
+        }
+    }
+    (kept, scratch)
+}
+
+/// The recording ends when its card is full. What cuDNN takes for itself is known roughly, all else to the byte.
+#[test]
+fn a_unet_allocates_as_the_recorded_one_but_for_workspaces() {
+    let Some(folder) = recordings() else { return };
+    let recording = recording(&folder, "diffusion.oom1g");
+    let shapes = shapes(&folder, "diffusion");
+    let bucket = |shape: &Value| numbers(shape).iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+    let buckets: Vec<String> = shapes.as_array().expect("shapes").iter().map(bucket).collect();
+    let line = format!("diffusion:steps={},order=listed,buckets=list({})", buckets.len(), buckets.join(","));
+
+    let (kept, scratch) = kept_and_scratch(&recording, usize::MAX);
+    let (same, modelled) = kept_and_scratch(&generated(&line), kept.len());
+    let other = kept.iter().zip(&same).position(|(one, two)| one != two);
+    assert_eq!((other, kept.len() > 7_000), (None, true));
+    assert!(modelled.abs_diff(scratch) * 5 < scratch, "{modelled} bytes of workspaces, and {scratch} were seen");
+}
+
+/// What an image adds to a residual network's peak depends on its pixels alone, and neither on their order nor on other images.
+#[test]
+fn residual_networks_grow_with_their_pixels() {
+    for block in ["basic", "bottleneck"] {
+        let peak = |batch: u64, side: u64| {
+            peak(&generated(&format!("cnn:steps=1,stages=1+1,block={block},batch={batch},sides={side}"))) as f64
+        };
+        let [few, more, most] = [64, 128, 192].map(|batch| peak(batch, 128));
+        assert!(((most - more) / (more - few) - 1.0).abs() < 0.01, "{few} {more} {most}");
+        assert!((peak(32, 256) / more - 1.0).abs() < 0.01);
+    }
+}
+
+/// Recomputing nothing, a network holds its activations until the backward pass: at the start of that, nearly all that it has.
+#[test]
+fn residual_networks_keep_more_for_more_blocks() {
+    let peak = |stages: &str| peak(&generated(&format!("cnn:steps=1,stages={stages},batch=64,sides=128"))) as f64;
+    let (one, two, three) = (peak("1"), peak("2"), peak("3"));
+    assert!(((three - two) / (two - one) - 1.0).abs() < 0.05, "{one} {two} {three}");
 }

@@ -2,7 +2,9 @@
 
 mod adversary;
 mod churn;
+mod cnn;
 mod dataframe;
+mod diffusion;
 mod generate;
 mod gnn;
 mod live;
@@ -59,6 +61,8 @@ pub fn generators() -> &'static [Generator] {
         train::GENERATOR,
         generate::GENERATOR,
         gnn::GENERATOR,
+        cnn::GENERATOR,
+        diffusion::GENERATOR,
         mlp::GENERATOR,
         serve::GENERATOR,
         churn::GENERATOR,

@@ -7,12 +7,16 @@ mod decoder;
 mod gpt;
 mod llama;
 mod projection;
+mod resnet;
 pub mod shapes;
+mod unet;
 
 pub use decoder::KvCache;
 pub use gpt::{Activation, Gpt, GptConfig, Positions};
 pub use llama::{Llama, LlamaShape};
 pub use projection::{Adapted, Lora};
+pub use resnet::{Resnet, ResnetShape};
+pub use unet::{Unet, UnetShape};
 
 use crate::ops::{Cx, Form, Linear, Rotary, checkpoint};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};

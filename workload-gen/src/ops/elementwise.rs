@@ -161,6 +161,22 @@ pub fn relu(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     tanh(gpu, x, name)
 }
 
+/// `torch.relu_`: the result takes the place of the input, which is what is kept.
+pub fn relu_in_place(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let saved = tape.save(x);
+    tape.record(x.detach(), move |gpu, grad| {
+        let _x = saved.unpack(gpu);
+        vec![Some(gpu.like(&grad, Role::Gradient, name))]
+    })
+}
+
+/// `x += y`, of equally large tensors. Both have the gradient of the sum.
+pub fn add_in_place(gpu: &Gpu, x: &Tensor, y: &Tensor, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x, y]);
+    tape.record(x.detach(), |_, grad| vec![Some(grad.clone()), Some(grad)])
+}
+
 /// GPT-2's activation, `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, written out as its authors did: nine kernels.
 pub fn new_gelu(cx: &Cx, x: &Tensor, name: Name) -> Tensor {
     let gpu = &cx.gpu;

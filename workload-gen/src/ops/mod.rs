@@ -7,12 +7,15 @@
 mod attention;
 mod cast;
 mod checkpoint;
+mod conv;
 mod elementwise;
 mod embedding;
+mod image;
 mod index;
 mod linear;
 mod loss;
 mod many;
+mod multihead;
 mod norm;
 mod optimizer;
 mod reduce;
@@ -22,16 +25,20 @@ mod rotary;
 pub use attention::{Heads, attention, gather, split3};
 pub use cast::{Autocast, Cx, to};
 pub use checkpoint::checkpoint;
+pub use conv::{Conv2d, Images, Shape};
 pub use elementwise::{
-    add, dropout, float, gelu, mul, mul_rows, neg, new_gelu, pow, relu, rsqrt, scale, shift, silu, tanh,
+    add, add_in_place, dropout, float, gelu, mul, mul_rows, neg, new_gelu, pow, relu, relu_in_place, rsqrt, scale,
+    shift, silu, tanh,
 };
 pub use embedding::embedding;
+pub use image::{BatchNorm, GroupNorm, avg_pool, concat, max_pool, mse_loss, upsample};
 pub use index::{index_select, masked_columns, scatter_add};
 pub use linear::{Form, Linear, matmul};
 pub use loss::{backward_from, causal_loss, cross_entropy};
 pub use many::{chunk_cat, split_copy};
+pub use multihead::MultiheadAttention;
 pub use norm::LayerNorm;
-pub use optimizer::{AdamW, clip_grad_norm, release_list, zero_grad};
+pub use optimizer::{AdamW, Sgd, clip_grad_norm, release_list, zero_grad};
 pub use reduce::{Reduction, column_sum, cumsum, mean, row_mean};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Rotary, split_heads};

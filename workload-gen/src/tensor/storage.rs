@@ -114,6 +114,11 @@ impl Tensor {
         Tensor { elements, is_view: true, ..self.clone() }
     }
 
+    /// Whether it is a part or another shape of a tensor.
+    pub fn is_view(&self) -> bool {
+        self.is_view
+    }
+
     pub(super) fn with_edge(self, edge: Option<Edge>) -> Tensor {
         Tensor { edge, ..self }
     }
