@@ -6,8 +6,10 @@
 mod decoder;
 mod gpt;
 mod llama;
+pub mod megatron;
 mod projection;
 mod resnet;
+pub mod routing;
 pub mod shapes;
 mod unet;
 

@@ -181,6 +181,11 @@ impl Shape {
         }
     }
 
+    /// Whether its layers drop out activations in training.
+    pub fn has_dropout(&self) -> bool {
+        matches!(self.family, Family::Gpt2 | Family::Opt)
+    }
+
     /// All weights.
     pub fn parameters(&self) -> u64 {
         let tables = if self.is_tied { 1 } else { 2 };

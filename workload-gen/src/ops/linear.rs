@@ -135,3 +135,17 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
         vec![x, weight]
     })
 }
+
+/// `torch.bmm`: products of matrices in pairs, `elements` in all.
+pub fn batched_matmul(gpu: &Gpu, a: &Tensor, b: &Tensor, elements: u64, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[a, b]);
+    let saved = (tape.save(a), tape.save(b));
+    let shapes = [a, b].map(Tensor::elements);
+    let dtype = a.dtype();
+    let out = gpu.tensor(elements, dtype, Role::Activation, name);
+    product(gpu);
+    tape.record(out, move |gpu, _grad| {
+        let _saved = (saved.0.unpack(gpu), saved.1.unpack(gpu));
+        shapes.map(|elements| Some(product_of(gpu, elements, dtype, name))).into()
+    })
+}

@@ -33,7 +33,8 @@ pub use elementwise::{
 pub use embedding::embedding;
 pub use image::{BatchNorm, GroupNorm, avg_pool, concat, max_pool, mse_loss, upsample};
 pub use index::{index_select, masked_columns, scatter_add};
-pub use linear::{Form, Linear, matmul};
+pub(crate) use linear::product;
+pub use linear::{Form, Linear, batched_matmul, matmul};
 pub use loss::{backward_from, causal_loss, cross_entropy};
 pub use many::{chunk_cat, split_copy};
 pub use multihead::MultiheadAttention;

@@ -4,8 +4,9 @@
 //! first of these numbers that is asked for runs the part again, which keeps everything up to the last number and stops there.
 
 use super::gpu::Gpu;
-use super::graph::Saved;
-use super::storage::{Storage, Tensor};
+use super::graph::{Parameter, Saved, backward};
+use super::label::Name;
+use super::storage::{Dtype, Storage, Tensor};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -75,4 +76,35 @@ pub fn checkpoint(gpu: &Gpu, first: impl FnOnce() -> Tensor, again: impl Fn(&Gpu
     let output = first();
     gpu.graph().modes.borrow_mut().pop();
     output
+}
+
+/// The older form (`use_reentrant=True`, and Megatron's own): the graph keeps the inputs alone, as inputs of one node. The backward pass
+/// of that node runs all of `forward` again on copies of their handles, with a graph of its own, and that graph's backward pass.
+pub fn reentrant_checkpoint(
+    gpu: &Gpu,
+    inputs: &[&Tensor],
+    name: Name,
+    forward: impl Fn(&Gpu, &[Tensor]) -> Tensor + 'static,
+) -> Tensor {
+    let detached: Vec<Tensor> = inputs.iter().map(|input| input.detach()).collect();
+    let tape = gpu.tape(name, inputs);
+    if !tape.is_recording() {
+        return forward(gpu, &detached);
+    }
+    let saved: Vec<(Saved, u64, Dtype)> =
+        inputs.iter().map(|input| (tape.save(input), input.elements(), input.dtype())).collect();
+    let output = gpu.no_grad(|| forward(gpu, &detached));
+    drop(detached);
+    tape.record(output, move |gpu, grad| {
+        let leaf = |(saved, elements, dtype): (Saved, u64, Dtype)| {
+            let memory = saved.unpack(gpu)?;
+            Some(Parameter::trained(gpu, Tensor::new(memory, elements, dtype), name))
+        };
+        let leaves: Vec<Parameter> = saved.into_iter().filter_map(leaf).collect();
+        let handles: Vec<Tensor> = leaves.iter().map(Parameter::tensor).collect();
+        let output = gpu.set_recording(true, || forward(gpu, &handles));
+        drop(handles);
+        backward(gpu, &output, grad);
+        leaves.iter().map(|leaf| leaf.replace_grad(None)).collect()
+    })
 }

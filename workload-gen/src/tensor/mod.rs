@@ -20,7 +20,7 @@ mod label;
 mod sink;
 mod storage;
 
-pub use checkpoint::checkpoint;
+pub use checkpoint::{checkpoint, reentrant_checkpoint};
 pub use gpu::{Gpu, run};
 pub use graph::{Grads, Node, Parameter, Saved, Tape, backward, leaf};
 pub use label::{Name, Role};

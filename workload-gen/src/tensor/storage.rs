@@ -119,6 +119,11 @@ impl Tensor {
         self.is_view
     }
 
+    /// The same graph with the memory of another tensor, as after `output.data = scalar`.
+    pub fn with_data(&self, data: &Tensor) -> Tensor {
+        Tensor { edge: self.edge.clone(), ..data.clone() }
+    }
+
     pub(super) fn with_edge(self, edge: Option<Edge>) -> Tensor {
         Tensor { edge, ..self }
     }

@@ -1,6 +1,7 @@
 //! Generated workloads: what all have in common, and what makes each what it is.
 
 mod adversaries;
+mod megatron;
 mod properties;
 mod random;
 mod run;

@@ -2,6 +2,7 @@
 
 mod build;
 mod fsdp;
+mod megatron;
 mod pace;
 mod parallel;
 mod plan;
@@ -19,7 +20,7 @@ pub(super) const GENERATOR: Generator = Generator {
     name: "train",
     about: "training of a language model, as PyTorch and transformers run it",
     version: 1,
-    params: &[plan::PARAMS, COMMON],
+    params: &[plan::PARAMS, megatron::PARAMS, COMMON],
     build,
 };
 
@@ -33,9 +34,12 @@ const EVALUATION: u64 = 2;
 
 impl Job for Plan {
     fn run(&self, gpu: &Gpu) {
-        let mut trainer = Trainer::new(gpu, self);
         let rng = Rng::new(self.seed);
         let batches = Batches::new(&self.lengths, self.shaping, self.batch, self.steps, rng.fork(TRAINING));
+        if let Some(layout) = &self.layout {
+            return megatron::run(gpu, self, layout, batches, &rng);
+        }
+        let mut trainer = Trainer::new(gpu, self);
         let rounds = self.steps.checked_div(self.epoch).unwrap_or(1).max(1);
         let shaping = if self.shaping == Shaping::Alike { Shaping::Alike } else { Shaping::Pad };
         let evals = self.evals.saturating_mul(rounds);

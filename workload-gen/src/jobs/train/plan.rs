@@ -1,5 +1,6 @@
 //! What a line says about a training run.
 
+use super::megatron::Layout;
 use crate::lengths::{Lengths, Shaping};
 use crate::models::shapes::{self, Shape};
 use crate::spec::{Kind, Param, Values};
@@ -73,7 +74,12 @@ pub(super) const PARAMS: &[Param] = &[
     count("steps", "batches, in all epochs together", 1_000_000_000, "20", "batches"),
     count("accumulate", "batches whose gradients are added up before a step", 1 << 20, "1", "batches"),
     flag("clip", "gradients are clipped by their norm before a step"),
-    choice("recompute", "which activations are made again in the backward pass", &["none", "full"], "none"),
+    choice(
+        "recompute",
+        "which activations are made again in the backward pass",
+        &["none", "selective", "full"],
+        "none",
+    ),
     Param {
         key: "lora",
         about: "rank of adapters on the attention's layers, whose base is frozen; 0 is none",
@@ -150,6 +156,8 @@ pub(super) struct Plan {
     pub(super) save: u64,
     pub(super) leak: Leak,
     pub(super) seed: u64,
+    /// How the model is spread over ranks, if it is.
+    pub(super) layout: Option<Layout>,
 }
 
 /// What ranks share.
@@ -234,8 +242,10 @@ impl Plan {
         // Weights that are gathered in 16 bits need no autocast.
         let is_cast = sharing == Sharing::Alone || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
+        let shape = shape(values)?;
         Ok(Plan {
-            shape: shape(values)?,
+            layout: Layout::new(values, &shape)?,
+            shape,
             dtype: dtype(values.text("dtype")).unwrap_or(Dtype::F32),
             autocast,
             has_dropout: values.flag("dropout"),

@@ -1,0 +1,159 @@
+//! What a line says about how a model is spread over ranks.
+
+use crate::models::megatron::Recompute;
+use crate::models::shapes::Shape;
+use crate::spec::{Kind, Param, Values};
+
+const fn ranks(key: &'static str, about: &'static str, unit: &'static str) -> Param {
+    Param { key, about, kind: Kind::Int { min: 1, max: 4096 }, default: "1", unit }
+}
+
+/// The parameters. Any of the first that is given has the model run as Megatron-LM runs it.
+pub(in super::super) const PARAMS: &[Param] = &[
+    ranks("pp", "stages of a pipeline; this and the next five run the model as Megatron-LM does, in bf16", "ranks"),
+    ranks("interleave", "parts of the model that each stage has (virtual stages)", "parts"),
+    ranks("tp", "ranks that split each layer", "ranks"),
+    Param {
+        key: "sequence-parallel",
+        about: "the ranks of `tp` split what lies between the products, too, along the sequence",
+        kind: Kind::Flag,
+        default: "no",
+        unit: "",
+    },
+    ranks("ep", "ranks that experts are spread among", "ranks"),
+    Param {
+        key: "attention",
+        about: "attention in one kernel, or written out with a tensor for the scores",
+        kind: Kind::Choice(&["fused", "written-out"]),
+        default: "fused",
+        unit: "",
+    },
+    Param {
+        key: "rank",
+        about: "the stage whose memory it is",
+        kind: Kind::Int { min: 0, max: 4095 },
+        default: "0",
+        unit: "",
+    },
+    Param {
+        key: "skew",
+        about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share",
+        kind: Kind::Real { min: 0.0, max: 10.0 },
+        default: "0.5",
+        unit: "",
+    },
+    Param {
+        key: "drift",
+        about: "batches after which the router's favourites are others",
+        kind: Kind::Int { min: 1, max: 1_000_000_000 },
+        default: "100",
+        unit: "batches",
+    },
+];
+
+/// Parameters of training that Megatron-LM's has not.
+const OTHERS: &[&str] = &[
+    "dtype",
+    "autocast",
+    "lora",
+    "epoch",
+    "evals",
+    "eval-batch",
+    "eval-lengths",
+    "eval-autocast",
+    "eval-dropout",
+    "save",
+    "leak",
+];
+
+/// How a model is spread.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in super::super) struct Layout {
+    pub(super) stages: u64,
+    pub(super) chunks: u64,
+    pub(super) stage: u64,
+    pub(super) tensor_parallel: u64,
+    pub(super) is_sequence_parallel: bool,
+    pub(super) expert_parallel: u64,
+    pub(super) is_fused: bool,
+    pub(super) recompute: Recompute,
+    pub(super) skew: f64,
+    pub(super) drift: u64,
+}
+
+impl Layout {
+    /// Reads a line's values; `None` if the model is one process's.
+    pub(in super::super) fn new(values: &Values, shape: &Shape) -> Result<Option<Layout>, String> {
+        let recompute = match values.text("recompute") {
+            "selective" => Recompute::Attention,
+            "full" => Recompute::Layers,
+            _ => Recompute::Nothing,
+        };
+        let is_meant =
+            ["pp", "interleave", "tp", "sequence-parallel", "ep", "attention"].map(|key| values.is_given(key));
+        if !is_meant.contains(&true) && recompute != Recompute::Attention {
+            return match values.is_given("rank") {
+                true => Err("rank is the stage of a pipeline; give its stages with pp".to_string()),
+                false => Ok(None),
+            };
+        }
+        let layout = Layout {
+            stages: values.int("pp"),
+            chunks: values.int("interleave"),
+            stage: values.int("rank"),
+            tensor_parallel: values.int("tp"),
+            is_sequence_parallel: values.flag("sequence-parallel"),
+            expert_parallel: values.int("ep"),
+            is_fused: values.text("attention") == "fused",
+            recompute,
+            skew: values.real("skew"),
+            drift: values.int("drift"),
+        };
+        layout.check(values, shape)?;
+        Ok(Some(layout))
+    }
+
+    fn check(&self, values: &Values, shape: &Shape) -> Result<(), String> {
+        if let Some(key) = OTHERS.iter().find(|key| values.is_given(key)) {
+            return Err(format!(
+                "{key} does not go with pp, interleave, tp, sequence-parallel, ep, attention or recompute=selective, which run the model as \
+                 Megatron-LM does; leave one of them out"
+            ));
+        }
+        if shape.latent.is_some() {
+            return Err("a model with latent attention is not split among ranks here; choose another model".to_string());
+        }
+        if self.stage >= self.stages {
+            return Err(format!(
+                "rank={} is no stage of pp={}; the last is {}",
+                self.stage,
+                self.stages,
+                self.stages - 1
+            ));
+        }
+        if self.chunks > 1 && self.stages == 1 {
+            return Err(format!("interleave={} parts need a pipeline; give its stages with pp", self.chunks));
+        }
+        let evenly = |what: &str, number: u64, key: &str, parts: u64| match number.is_multiple_of(parts) {
+            true => Ok(()),
+            false => Err(format!("{what}={number} does not go evenly into {key}={parts}; change one of them")),
+        };
+        evenly("layers", shape.layers, "pp times interleave", self.stages * self.chunks)?;
+        evenly("heads", shape.heads, "tp", self.tensor_parallel)?;
+        evenly("kv-heads", shape.kv_heads, "tp", self.tensor_parallel)?;
+        evenly("ffn", shape.ffn, "tp", self.tensor_parallel)?;
+        if self.chunks > 1 {
+            evenly("accumulate", values.int("accumulate"), "pp", self.stages)?;
+        }
+        match shape.experts {
+            Some(experts) => {
+                evenly("experts", experts.count, "ep", self.expert_parallel)?;
+                evenly("the width of shared experts", experts.shared_ffn, "tp", self.tensor_parallel)
+            }
+            None if self.expert_parallel > 1 => {
+                Err(format!("ep={} spreads experts, which this model has not; choose another", self.expert_parallel))
+            }
+            None => Ok(()),
+        }
+    }
+}
