@@ -48,9 +48,9 @@ const SMALL: &str = "train:gpt2,layers=4,hidden=256,heads=4,vocab=2000,positions
 fn weights_and_states_have_the_bytes_that_the_model_says() {
     for (line, name) in [
         ("train:gpt2,steps=2,batch=1,lengths=16", "gpt2"),
-        ("train:opt-1.3b,steps=2,batch=1,lengths=16", "opt-1.3b"),
-        ("train:llama-2-7b,steps=2,batch=1,lengths=16", "llama-2-7b"),
-        ("train:llama-3-8b,steps=2,batch=1,lengths=16", "llama-3-8b"),
+        ("train:opt-1.3b,dtype=fp32,steps=2,batch=1,lengths=16", "opt-1.3b"),
+        ("train:llama-2-7b,dtype=fp32,steps=2,batch=1,lengths=16", "llama-2-7b"),
+        ("train:llama-3-8b,dtype=fp32,steps=2,batch=1,lengths=16", "llama-3-8b"),
     ] {
         let weights = shapes::shape(name).expect("a published model").parameters() * 4;
         let usage = usage(&trace(line));

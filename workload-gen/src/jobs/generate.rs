@@ -52,9 +52,9 @@ const PARAMS: &[Param] = &[
     },
     Param {
         key: "convert",
-        about: "whether the model is made in fp32 and then put into its type, or loaded in its type",
+        about: "the model is made in fp32 on the device and then put into its type, and not loaded in its type",
         kind: Kind::Flag,
-        default: "yes",
+        default: "no",
         unit: "",
     },
     int("calls", "calls of generate", 1_000_000_000, "20", "calls"),

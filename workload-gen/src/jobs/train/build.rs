@@ -50,7 +50,7 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 kv_heads: shape.kv_heads,
                 head_width: shape.head_width,
                 vocabulary: shape.vocab,
-                made: Dtype::F32,
+                made: if plan.is_converted { Dtype::F32 } else { plan.dtype },
                 dtype: plan.dtype,
                 is_tied: shape.is_tied,
                 lora,

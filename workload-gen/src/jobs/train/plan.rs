@@ -2,7 +2,7 @@
 
 use super::megatron::Layout;
 use crate::lengths::{Lengths, Shaping};
-use crate::models::shapes::{self, Shape};
+use crate::models::shapes::{self, Family, Shape};
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::Dtype;
 
@@ -53,7 +53,13 @@ pub(super) const PARAMS: &[Param] = &[
     count("kv-heads", "heads of the keys and values; with `heads` the same share of them", 4096, "", "heads"),
     count("vocab", "tokens in the vocabulary", 1 << 24, "", "tokens"),
     count("positions", "the longest sequence; longer ones are cut", 1 << 24, "", "tokens"),
-    choice("dtype", "type of the weights", &["fp32", "bf16", "fp16"], "fp32"),
+    choice(
+        "dtype",
+        "type of the weights, in which they are loaded; if not given, fp32 for GPT-2 and bf16 for others, as they were published",
+        &["fp32", "bf16", "fp16"],
+        "",
+    ),
+    flag("convert", "the model is made in fp32 on the device and then put into its type, and not loaded in its type"),
     choice("autocast", "type of matrix products under torch.autocast, or none", &["bf16", "fp16", "no"], "bf16"),
     Param {
         key: "dropout",
@@ -96,7 +102,7 @@ pub(super) const PARAMS: &[Param] = &[
     count("ranks", "cards that train together", 1 << 16, "1", "ranks"),
     Param {
         key: "rank",
-        about: "which of them it is: shards of the last ones may be smaller",
+        about: "whose memory it is: which of `ranks`, whose last ones may have smaller shards, or which stage of `pp`",
         kind: Kind::Int { min: 0, max: (1 << 16) - 1 },
         default: "0",
         unit: "",
@@ -133,6 +139,7 @@ pub(super) const PARAMS: &[Param] = &[
 pub(super) struct Plan {
     pub(super) shape: Shape,
     pub(super) dtype: Dtype,
+    pub(super) is_converted: bool,
     pub(super) autocast: Option<Dtype>,
     pub(super) has_dropout: bool,
     pub(super) batch: u64,
@@ -231,9 +238,11 @@ impl Plan {
             "" => lengths.clone(),
             given => Lengths::parse(given)?,
         };
+        let shape = shape(values)?;
+        let layout = Layout::new(values, &shape)?;
         let (ranks, rank) = (values.int("ranks"), values.int("rank"));
-        if rank >= ranks {
-            return Err(format!("rank={rank} is none of ranks={ranks}; they are numbered from 0 on"));
+        if rank >= ranks && layout.is_none() {
+            return Err(format!("rank={rank} is none of ranks={ranks}, which are numbered from 0 on; a stage of a pipeline needs pp"));
         }
         let sharing = match values.text("zero") {
             "fsdp" => Sharing::Fsdp,
@@ -242,11 +251,12 @@ impl Plan {
         // Weights that are gathered in 16 bits need no autocast.
         let is_cast = sharing == Sharing::Alone || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
-        let shape = shape(values)?;
+        let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
-            layout: Layout::new(values, &shape)?,
+            layout,
             shape,
-            dtype: dtype(values.text("dtype")).unwrap_or(Dtype::F32),
+            dtype: dtype(values.text("dtype")).unwrap_or(published),
+            is_converted: values.flag("convert"),
             autocast,
             has_dropout: values.flag("dropout"),
             batch: values.int("batch"),

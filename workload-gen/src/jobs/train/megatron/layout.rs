@@ -29,13 +29,6 @@ pub(in super::super) const PARAMS: &[Param] = &[
         unit: "",
     },
     Param {
-        key: "rank",
-        about: "the stage whose memory it is",
-        kind: Kind::Int { min: 0, max: 4095 },
-        default: "0",
-        unit: "",
-    },
-    Param {
         key: "skew",
         about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share",
         kind: Kind::Real { min: 0.0, max: 10.0 },
@@ -54,8 +47,11 @@ pub(in super::super) const PARAMS: &[Param] = &[
 /// Parameters of training that Megatron-LM's has not.
 const OTHERS: &[&str] = &[
     "dtype",
+    "convert",
     "autocast",
     "lora",
+    "zero",
+    "ranks",
     "epoch",
     "evals",
     "eval-batch",
@@ -92,10 +88,7 @@ impl Layout {
         let is_meant =
             ["pp", "interleave", "tp", "sequence-parallel", "ep", "attention"].map(|key| values.is_given(key));
         if !is_meant.contains(&true) && recompute != Recompute::Attention {
-            return match values.is_given("rank") {
-                true => Err("rank is the stage of a pipeline; give its stages with pp".to_string()),
-                false => Ok(None),
-            };
+            return Ok(None);
         }
         let layout = Layout {
             stages: values.int("pp"),
