@@ -59,14 +59,21 @@ const PARAMS: &[Param] = &[
         key: "speed",
         about: "of the device's matrix products",
         kind: Kind::Real { min: 0.001, max: 1e6 },
-        default: "50",
+        default: "55",
         unit: "operations in a picosecond (TFLOPS)",
     },
     Param {
+        key: "making",
+        about: "what the host takes to make an element of the input, before it is copied",
+        kind: Kind::Int { min: 0, max: 1000 },
+        default: "8",
+        unit: "nanoseconds",
+    },
+    Param {
         key: "host",
-        about: "what the host does otherwise in a step",
+        about: "what the host takes for the rest of a step, of which the backward pass is the longest part",
         kind: Kind::Int { min: 0, max: 1_000_000_000 },
-        default: "12000000",
+        default: "8000000",
         unit: "nanoseconds",
     },
     Param {
@@ -105,6 +112,7 @@ struct Mlp {
     has_streams: bool,
     sync: u64,
     speed: f64,
+    making: u64,
     host: u64,
     steps: u64,
     seed: u64,
@@ -119,6 +127,7 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
         has_streams: values.flag("streams"),
         sync: values.int("sync"),
         speed: values.real("speed"),
+        making: values.int("making"),
         host: values.int("host"),
         steps: values.int("steps"),
         seed: values.int("seed"),
@@ -226,12 +235,13 @@ impl Job for Mlp {
                 break;
             }
             gpu.mark(format!("iteration {step}"));
+            gpu.host(self.making * rows * self.hidden);
             let input = if self.has_streams {
                 gpu.on_stream(INPUTS, || self.input(gpu, rows, names.input))
             } else {
                 self.input(gpu, rows, names.input)
             };
-            gpu.host(self.host / 4);
+            gpu.host(self.host / 8);
             let (loss, output) = self.after(gpu, INPUTS, NETWORK, || {
                 self.lend(gpu, &input, NETWORK);
                 let mut x = input;
@@ -247,22 +257,22 @@ impl Job for Mlp {
                 drop(distance);
                 (mean(gpu, &squares, names.loss), x)
             });
-            gpu.host(self.host / 4);
             backward_from(gpu, &loss, names.loss);
             gpu.work(2 * self.pass(rows));
-            gpu.host(self.host / 4);
+            gpu.host(self.host / 2);
 
             let (halves, total) = self.after(gpu, NETWORK, NORMS, || self.norms(gpu, &parameters, &names));
             self.after(gpu, NORMS, NETWORK, || {
                 optimizer.step(gpu, &parameters);
                 gpu.work(OPTIMIZER_PASSES * weights / BANDWIDTH);
             });
-            zero_grad(&parameters);
             gpu.host(self.host / 4);
+            zero_grad(&parameters);
             release_list(halves);
             drop(total);
             drop(output);
             drop(loss);
+            gpu.host(self.host / 8);
             if self.sync > 0 && (step + 1) % self.sync == 0 {
                 gpu.sync();
             }

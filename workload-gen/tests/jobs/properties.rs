@@ -26,6 +26,8 @@ const TEXTS: &[&str] = &[
     "lognormal(6,1,1,4000)",
     "bimodal(2,90,0.2)",
     "list(3,1,2)",
+    "list(50:300,7:30:2)",
+    "list(2x32x64,1x64x32)",
     "poisson(0.5)",
     "poisson(3)",
     "burst(4,9)",
