@@ -18,7 +18,7 @@ const PINNED: &[(&str, u32, u64)] = &[
         1,
         0x0c55c514e4652694,
     ),
-    ("generate:layers=2,hidden=256,heads=8,vocab=500,calls=3", 1, 0x72fe48c824d6edf3),
+    ("generate:layers=2,hidden=256,heads=8,vocab=500,calls=3", 1, 0x2dc16856987a8eab),
     ("train:layers=2", 1, 0xba839c9676db3117),
     ("churn:allocations=2000", 1, 0x61736f5335fa74c5),
     (

@@ -190,7 +190,7 @@ fn what_does_not_go_together_is_said() {
     for (line, why) in [
         ("train:llama-2-7b,pp=5", "layers=32 does not go evenly into pp times interleave=5"),
         ("train:llama-2-7b,pp=4,rank=4", "rank=4 is no stage of pp=4; the last is 3"),
-        ("train:llama-2-7b,rank=1", "rank is the stage of a pipeline"),
+        ("train:llama-2-7b,rank=1", "a stage of a pipeline needs pp"),
         ("train:llama-2-7b,interleave=2", "interleave=2 parts need a pipeline"),
         ("train:llama-2-7b,pp=4,interleave=2,accumulate=6", "accumulate=6 does not go evenly into pp=4"),
         ("train:llama-2-70b,tp=16", "kv-heads=8 does not go evenly into tp=16"),
