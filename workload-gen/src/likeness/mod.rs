@@ -8,7 +8,6 @@ mod distance;
 pub use align::{Alignment, Divergence, align};
 pub use distance::Distance;
 
-use crate::stats::stats;
 use crate::trace::{Event, Trace};
 use distance::Weighted;
 use std::collections::BTreeMap;
@@ -41,7 +40,8 @@ impl Pair<u64> {
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Likeness {
-    /// The most bytes requested at a time by blocks that are live or wait for a ticket.
+    /// The most bytes that are requested and not freed at a time. A free counts where it is asked for: when it completes is the device's
+    /// matter, of which a recording has tickets and a generated trace has work and waits.
     pub peak_bytes: Pair<u64>,
     /// Allocations.
     pub allocs: Pair<u64>,
@@ -54,19 +54,34 @@ pub struct Likeness {
 
 /// Compares two traces that [`crate::check()`] accepts.
 pub fn likeness(traces: Pair<&Trace>) -> Likeness {
-    let stats = traces.of(stats);
+    let peaks = traces.of(peak);
     let blocks = traces.of(blocks);
     let sizes =
         |blocks: &Vec<Weighted>| blocks.iter().map(|block| Weighted { value: block.weight, ..*block }).collect();
     Likeness {
-        peak_bytes: Pair {
-            recording: stats.recording.requested_peak_bytes,
-            generated: stats.generated.requested_peak_bytes,
-        },
-        allocs: Pair { recording: stats.recording.allocs, generated: stats.generated.allocs },
+        peak_bytes: peaks,
+        allocs: Pair { recording: blocks.recording.len() as u64, generated: blocks.generated.len() as u64 },
         sizes: Distance::new(Pair { recording: sizes(&blocks.recording), generated: sizes(&blocks.generated) }),
         lifetimes: Distance::new(blocks),
     }
+}
+
+/// The most bytes that are allocated and not freed at a time.
+fn peak(trace: &Trace) -> u64 {
+    let mut live: BTreeMap<u32, u64> = BTreeMap::new();
+    let (mut now, mut peak) = (0u64, 0);
+    for event in &trace.events {
+        match *event {
+            Event::Alloc { slot, size, .. } => {
+                live.insert(slot, size);
+                now = now.saturating_add(size);
+                peak = peak.max(now);
+            }
+            Event::Free { slot, .. } => now = now.saturating_sub(live.remove(&slot).unwrap_or(0)),
+            _ => {}
+        }
+    }
+    peak
 }
 
 /// The lifetime of each block, weighted with its size.
@@ -144,6 +159,11 @@ mod tests {
         let trace = parse("a 0 100 0\nm x\na 1 50 0\nt 7\nf 1\na 1 7 0\nf 0\n");
         let lives: Vec<(u64, u64)> = blocks(&trace).iter().map(|block| (block.weight, block.value)).collect();
         assert_eq!(lives, [(100, 4), (50, 1), (7, 2)]);
+    }
+
+    #[test]
+    fn a_free_counts_where_it_is_asked_for() {
+        assert_eq!(peak(&parse("a 0 100 0\nf 0 !0\na 0 60 0\na 1 50 0\nc 0\n")), 110);
     }
 
     #[test]

@@ -242,7 +242,9 @@ impl Plan {
         let layout = Layout::new(values, &shape)?;
         let (ranks, rank) = (values.int("ranks"), values.int("rank"));
         if rank >= ranks && layout.is_none() {
-            return Err(format!("rank={rank} is none of ranks={ranks}, which are numbered from 0 on; a stage of a pipeline needs pp"));
+            return Err(format!(
+                "rank={rank} is none of ranks={ranks}, which are numbered from 0 on; a stage of a pipeline needs pp"
+            ));
         }
         let sharing = match values.text("zero") {
             "fsdp" => Sharing::Fsdp,
