@@ -3,12 +3,13 @@
 //! GPT-2 (`modeling_gpt2.py`), OPT (`modeling_opt.py`) and GPT-NeoX (`modeling_gpt_neox.py`) of transformers 5.17, in training mode with their
 //! default attention.
 
-use super::{Flow, KvCache, Model, Part, Shared, Tokens, Weights};
+use super::projection::Projection;
+use super::{Flow, KvCache, Lora, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, LayerNorm, Linear, Rotary, add, attention, causal_loss, dropout, embedding, gelu, matmul,
     new_gelu, relu, scale, split_heads, split3,
 };
-use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
 use std::rc::Rc;
 
 /// The function between an MLP's layers.
@@ -32,7 +33,7 @@ pub enum Positions {
 }
 
 /// The shape of a model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GptConfig {
     /// Layers.
     pub layers: u64,
@@ -62,16 +63,18 @@ pub struct GptConfig {
     pub has_cache: bool,
     /// Ranks that share each layer (tensor parallelism).
     pub shards: u64,
+    /// Adapters on the attention's layers, if the model's own weights are frozen.
+    pub lora: Option<Lora>,
 }
 
 struct Layer {
     at: usize,
     norm1: LayerNorm,
-    qkv: Vec<Linear>,
-    out: Linear,
+    qkv: Vec<Projection>,
+    out: Projection,
     norm2: LayerNorm,
-    up: Linear,
-    down: Linear,
+    up: Projection,
+    down: Projection,
     name: LayerNames,
     parameters: Vec<Parameter>,
 }
@@ -125,7 +128,7 @@ impl Gpt {
         };
         let mut embedding = vec![tokens.clone()];
         embedding.extend(positions.clone());
-        let layers = (0..config.layers).map(|at| Layer::new(gpu, &config, weights, at)).collect();
+        let mut layers: Vec<Layer> = (0..config.layers).map(|at| Layer::new(gpu, &config, weights, at)).collect();
         let norm = norm(gpu, weights, hidden, "ln_f");
         let output = (!config.is_tied).then(|| weights.make(gpu, config.vocab * hidden, "lm_head"));
         for table in embedding.iter().chain(&output) {
@@ -133,6 +136,12 @@ impl Gpt {
         }
         let mut head = vec![norm.weight.clone(), norm.bias.clone()];
         head.extend(output.clone());
+        for layer in &mut layers {
+            if let Some(lora) = &config.lora {
+                layer.adapt(gpu, lora);
+            }
+            layer.collect();
+        }
         let names = Names {
             embedding: gpu.name("embedding"),
             positions: gpu.name("positions"),
@@ -153,10 +162,11 @@ impl Layer {
     fn new(gpu: &Gpu, config: &GptConfig, weights: Weights, at: u64) -> Layer {
         let named = |part: &str| format!("h.{at}.{part}");
         let linear = |name: &str, inputs: u64, outputs: u64| {
-            let name = named(name);
-            let weight = weights.make(gpu, inputs * outputs, &format!("{name}.weight"));
-            let bias = weights.make(gpu, outputs, &format!("{name}.bias"));
-            Linear::new(config.form, weight, Some(bias), inputs, outputs, gpu.name(&name))
+            let (label, name) = (named(name), gpu.name(&named(name)));
+            let weight = weights.make(gpu, inputs * outputs, &format!("{label}.weight"));
+            let bias = weights.make(gpu, outputs, &format!("{label}.bias"));
+            let base = Linear::new(config.form, weight, Some(bias), inputs, outputs, name);
+            Projection::around(base, inputs, outputs, label, name)
         };
         let (hidden, inner, ffn) = (config.hidden, config.hidden / config.shards, config.ffn / config.shards);
         let norm1 = norm(gpu, weights, hidden, &named("ln_1"));
@@ -174,14 +184,31 @@ impl Layer {
             residual: gpu.name(&named("residual")),
             dropout: gpu.name(&named("dropout")),
         };
+        Layer { at: at as usize, norm1, qkv, out, norm2, up, down, name, parameters: Vec::new() }
+    }
+
+    /// Puts adapters beside the attention's layers. They are trained in 32 bits if the job does not choose a type for all weights.
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
+        for projection in self.qkv.iter_mut().chain([&mut self.out]) {
+            projection.adapt(gpu, lora.rank);
+            if !lora.has_type_of_model {
+                projection.float_adapter(gpu);
+            }
+        }
+    }
+
+    /// Lists the weights as the framework does.
+    fn collect(&mut self) {
         let norms = |norm: &LayerNorm| [norm.weight.clone(), norm.bias.clone()];
-        let linears = |one: &Linear| [Some(one.weight.clone()), one.bias.clone()].into_iter().flatten();
-        let mut parameters: Vec<Parameter> = norms(&norm1).into();
-        parameters.extend(qkv.iter().flat_map(linears));
-        parameters.extend(linears(&out));
-        parameters.extend(norms(&norm2));
-        parameters.extend(linears(&up).chain(linears(&down)));
-        Layer { at: at as usize, norm1, qkv, out, norm2, up, down, name, parameters }
+        let mut parameters: Vec<Parameter> = norms(&self.norm1).into();
+        for projection in self.qkv.iter().chain([&self.out]) {
+            projection.collect(&mut parameters);
+        }
+        parameters.extend(norms(&self.norm2));
+        for projection in [&self.up, &self.down] {
+            projection.collect(&mut parameters);
+        }
+        self.parameters = parameters;
     }
 
     fn attention(&self, cx: &Cx, config: &GptConfig, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
@@ -272,7 +299,12 @@ impl Model for Gpt {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, config, names) = (&cx.gpu, &self.config, &self.names);
         let cache = config.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
-        let embedded = embedding(gpu, &tokens.ids, &self.tokens, config.hidden, names.embedding);
+        let embedded = {
+            let rows = embedding(cx, &tokens.ids, &self.tokens, config.hidden, names.embedding);
+            // peft: without it, the first checkpoint would have no input that needs a gradient.
+            let is_leaf = config.lora.is_some() && !config.has_cache && gpu.is_recording();
+            if is_leaf { leaf(gpu, rows, names.embedding) } else { rows }
+        };
         let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Input, names.positions);
         let ids = gpu.like(&range, Role::Input, names.positions);
         drop(range);
@@ -284,7 +316,7 @@ impl Model for Gpt {
             let shared = Rc::new(Shared { rotary, _positions: Some(ids) });
             return Flow { hidden: embedded, shared, locals: Vec::new(), cache };
         };
-        let positions = embedding(gpu, &ids, table, config.hidden, names.positions);
+        let positions = embedding(cx, &ids, table, config.hidden, names.positions);
         let sum = add(gpu, &embedded, &positions, names.embedding);
         let hidden = if config.has_dropout && cx.has_dropout { dropout(gpu, &sum, names.embedding) } else { sum };
         Flow { hidden, shared: Rc::default(), locals: vec![embedded, positions, ids], cache }
@@ -317,10 +349,11 @@ impl Model for Gpt {
         let normed = self.norm.forward(cx, &hidden);
         drop((hidden, shared, locals));
         let table = self.output.as_ref().unwrap_or(&self.tokens);
-        let weight = cx.weight(table, self.names.head);
-        let input = cx.input(&normed, self.names.head);
-        let logits = matmul(gpu, &input, &weight, config.hidden, config.vocab, self.names.head);
-        drop((weight, input));
+        let logits = cx.module(&[table], &normed, |normed| {
+            let weight = cx.weight(table, self.names.head);
+            let input = cx.input(normed, self.names.head);
+            matmul(gpu, &input, &weight, config.hidden, config.vocab, self.names.head)
+        });
         let loss = causal_loss(gpu, &logits, tokens.rows, tokens.columns, self.names.loss);
         drop((normed, logits, cache));
         loss

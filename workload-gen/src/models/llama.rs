@@ -121,7 +121,7 @@ impl Llama {
         cache: &Rc<KvCache>,
     ) -> Tensor {
         let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
-        let embedded = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
+        let embedded = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
         look_for_padding(gpu, mask, names.mask);
         let rotary = Rotary::new(gpu, &self.frequencies[0], positions, tokens.rows, embedded.dtype(), names.rotary);
         let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None });
@@ -153,7 +153,7 @@ impl Model for Llama {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
         let embedded = {
-            let rows = embedding(gpu, &tokens.ids, &self.embed, shape.hidden, names.embed);
+            let rows = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
             // peft: without it, the first checkpoint would have no input that needs a gradient.
             let is_leaf = shape.lora.is_some() && shape.is_checkpointed && gpu.is_recording();
             if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
@@ -202,6 +202,9 @@ fn adapt(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
                 projection.adapt(gpu, lora.rank);
             }
         }
+    }
+    if lora.has_type_of_model {
+        return;
     }
     for layer in layers {
         for projection in layer.projections() {

@@ -11,6 +11,8 @@ pub struct Lora {
     pub rank: u64,
     /// Which layers have one.
     pub adapted: Adapted,
+    /// Whether they keep the type of the model's weights. peft trains them in 32 bits.
+    pub has_type_of_model: bool,
 }
 
 /// Which linear layers have adapters.
@@ -24,7 +26,7 @@ pub enum Adapted {
     Linear,
 }
 
-/// A linear layer without a bias.
+/// A linear layer.
 pub(super) struct Projection {
     base: Linear,
     adapter: Option<Adapter>,
@@ -55,6 +57,11 @@ impl Projection {
         let name = gpu.name(&label);
         let weight = weights.named(gpu, inputs * outputs, name);
         let base = Linear::new(Form::Linear, weight, None, inputs, outputs, name);
+        Projection::around(base, inputs, outputs, label, name)
+    }
+
+    /// A layer that was made before.
+    pub(super) fn around(base: Linear, inputs: u64, outputs: u64, label: String, name: Name) -> Projection {
         Projection { base, adapter: None, inputs, outputs, label, name }
     }
 
@@ -84,9 +91,9 @@ impl Projection {
         }
     }
 
-    /// The layer's weight, and those of its adapter.
+    /// The layer's weights, and those of its adapter.
     pub(super) fn collect(&self, parameters: &mut Vec<Parameter>) {
-        parameters.push(self.base.weight.clone());
+        parameters.extend(self.base.parameters().cloned());
         if let Some(adapter) = &self.adapter {
             parameters.extend([adapter.down.weight.clone(), adapter.up.weight.clone()]);
         }

@@ -1,5 +1,6 @@
 //! Changes of type, and `torch.autocast`, which makes them.
 
+use super::module::Modules;
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,26 +31,33 @@ pub struct Cx {
     /// Whether layers drop out what they are made to: the model is in training mode.
     pub has_dropout: bool,
     autocast: Option<Rc<Autocast>>,
+    modules: Option<Rc<dyn Modules>>,
 }
 
 impl Cx {
     /// Operations run in the types of their inputs.
     pub fn plain(gpu: &Gpu) -> Cx {
-        Cx { gpu: gpu.clone(), has_dropout: true, autocast: None }
+        Cx { gpu: gpu.clone(), has_dropout: true, autocast: None, modules: None }
     }
 
     /// Matrix products run in `dtype`.
     pub fn autocast(gpu: &Gpu, dtype: Dtype) -> Cx {
-        Cx {
-            gpu: gpu.clone(),
-            has_dropout: true,
-            autocast: Some(Rc::new(Autocast { dtype, cast: RefCell::default() })),
-        }
+        Cx { autocast: Some(Rc::new(Autocast { dtype, cast: RefCell::default() })), ..Cx::plain(gpu) }
     }
 
     /// The same, with or without dropout.
     pub fn with_dropout(self, has_dropout: bool) -> Cx {
         Cx { has_dropout, ..self }
+    }
+
+    /// The same, with something to do around layers.
+    pub fn with_modules(self, modules: Option<Rc<dyn Modules>>) -> Cx {
+        Cx { modules, ..self }
+    }
+
+    /// What is to do around layers.
+    pub fn modules(&self) -> Option<&Rc<dyn Modules>> {
+        self.modules.as_ref()
     }
 
     /// The type of a region of autocast.

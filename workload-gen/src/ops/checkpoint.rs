@@ -8,13 +8,14 @@ use std::rc::Rc;
 /// of autocast of its own.
 pub fn checkpoint(cx: &Cx, x: &Tensor, forward: impl Fn(&Cx, &Tensor) -> Tensor + 'static) -> Tensor {
     let forward = Rc::new(forward);
-    let (again, input, dtype, has_dropout) = (forward.clone(), x.clone(), cx.autocast_dtype(), cx.has_dropout);
+    let (again, input) = (forward.clone(), x.clone());
+    let (dtype, has_dropout, modules) = (cx.autocast_dtype(), cx.has_dropout, cx.modules().cloned());
     tensor::checkpoint(
         &cx.gpu,
         || forward(cx, x),
         move |gpu| {
             let cx = dtype.map_or_else(|| Cx::plain(gpu), |dtype| Cx::autocast(gpu, dtype));
-            drop(again(&cx.with_dropout(has_dropout), &input));
+            drop(again(&cx.with_dropout(has_dropout).with_modules(modules.clone()), &input));
         },
     )
 }

@@ -1,12 +1,17 @@
 //! Rows of a table by number.
 
+use super::cast::Cx;
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 
 /// Up to so many numbers, the gradient's kernel needs no sorting (`embedding_dense_backward_cuda`).
 const UNSORTED: u64 = 3072;
 
 /// `torch.nn.functional.embedding`: a row of `width` for each number in `ids`.
-pub fn embedding(gpu: &Gpu, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {
+pub fn embedding(cx: &Cx, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {
+    cx.module(&[table], ids, |ids| look_up(&cx.gpu, ids, table, width, name))
+}
+
+fn look_up(gpu: &Gpu, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {
     let weight = table.tensor();
     let tape = gpu.tape(name, &[&weight]);
     let saved = tape.save(ids);

@@ -68,8 +68,8 @@ impl Linear {
     /// The layer's output: rows as of `x`.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
         match &self.bias {
-            Some(bias) => self.with_bias(cx, x, bias),
-            None => self.without_bias(cx, x),
+            Some(bias) => cx.module(&[&self.weight, bias], x, |x| self.with_bias(cx, x, bias)),
+            None => cx.module(&[&self.weight], x, |x| self.without_bias(cx, x)),
         }
     }
 

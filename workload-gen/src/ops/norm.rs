@@ -22,6 +22,10 @@ impl LayerNorm {
 
     /// The normalised input. Mean and deviation of each row are kept for the backward pass.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        cx.module(&[&self.weight, &self.bias], x, |x| self.normalise(cx, x))
+    }
+
+    fn normalise(&self, cx: &Cx, x: &Tensor) -> Tensor {
         let (gpu, name, width) = (&cx.gpu, self.name, self.width);
         let x = &cx.float(x, name);
         let (weight, bias) = (self.weight.tensor(), self.bias.tensor());

@@ -5,6 +5,8 @@ use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 /// `torch.optim.AdamW` with its default, the implementation over lists of tensors.
 pub struct AdamW {
     states: Vec<Option<(Tensor, Tensor)>>,
+    /// Whether one kernel does it all, without temporaries.
+    is_fused: bool,
     name: Name,
 }
 
@@ -13,7 +15,12 @@ impl AdamW {
     pub fn new(gpu: &Gpu, parameters: usize) -> AdamW {
         let mut states = Vec::new();
         states.resize_with(parameters, || None);
-        AdamW { states, name: gpu.name("adamw") }
+        AdamW { states, is_fused: false, name: gpu.name("adamw") }
+    }
+
+    /// The same as a kernel that needs no memory of its own, such as DeepSpeed's.
+    pub fn fused(gpu: &Gpu, parameters: usize) -> AdamW {
+        AdamW { is_fused: true, ..AdamW::new(gpu, parameters) }
     }
 
     /// A step over the parameters that have a gradient. The square roots of all second moments live at the same time.
@@ -27,6 +34,9 @@ impl AdamW {
                 let first = like(parameter, Role::Optimizer);
                 *state = Some((first, like(parameter, Role::Optimizer)));
             }
+        }
+        if self.is_fused {
+            return;
         }
         let updated = parameters.iter().filter(|parameter| parameter.grad().is_some());
         release_list(updated.map(|parameter| like(parameter, Role::Temporary)).collect());

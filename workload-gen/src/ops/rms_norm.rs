@@ -22,6 +22,10 @@ impl RmsNorm {
 
     /// The normalised input. In between it has 32 bits.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        cx.module(&[&self.weight], x, |x| self.normalise(cx, x))
+    }
+
+    fn normalise(&self, cx: &Cx, x: &Tensor) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name);
         let hidden = to(gpu, x, Dtype::F32, Role::Activation, name);
         let variance = row_mean(gpu, &pow(cx, &hidden, name), self.width, name);

@@ -249,7 +249,15 @@ impl Gpu {
         result
     }
 
-    /// Runs `body` without writing anything down: what it allocates is not there.
+    /// Runs `body` so that what it makes has no memory: a model on the meta device.
+    pub fn without_memory<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.set_muted(true);
+        let result = body();
+        self.set_muted(false);
+        result
+    }
+
+    /// Whether anything is written down. What is allocated meanwhile is not there.
     pub(super) fn set_muted(&self, is_muted: bool) {
         self.0.is_muted.set(is_muted);
     }

@@ -136,6 +136,8 @@ struct Inner {
     cast: RefCell<Option<Tensor>>,
     /// Elements of a row.
     columns: Cell<u64>,
+    /// What whoever manages the weights knows it by.
+    number: Cell<usize>,
 }
 
 type Hook = Rc<dyn Fn(&Gpu, &Parameter)>;
@@ -162,6 +164,7 @@ impl Parameter {
             node: RefCell::default(),
             cast: RefCell::default(),
             columns: Cell::new(1),
+            number: Cell::new(0),
         }))
     }
 
@@ -173,6 +176,16 @@ impl Parameter {
     /// Elements of a row; 1 for a vector.
     pub fn columns(&self) -> u64 {
         self.0.columns.get()
+    }
+
+    /// Gives it a number, for whoever manages the weights.
+    pub fn set_number(&self, number: usize) {
+        self.0.number.set(number);
+    }
+
+    /// The number that it was given last.
+    pub fn number(&self) -> usize {
+        self.0.number.get()
     }
 
     /// What its gradients are called, if it is trained.

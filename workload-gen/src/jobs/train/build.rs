@@ -10,7 +10,11 @@ use std::rc::Rc;
 /// Makes the model.
 pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
     let shape = &plan.shape;
-    let lora = (plan.lora > 0).then_some(Lora { rank: plan.lora, adapted: Adapted::Attention });
+    let lora = (plan.lora > 0).then_some(Lora {
+        rank: plan.lora,
+        adapted: Adapted::Attention,
+        has_type_of_model: plan.sharing.is_deepspeed(),
+    });
     match shape.family {
         Family::Gpt2 | Family::Opt | Family::Neox => {
             let family = shape.family;
@@ -37,8 +41,10 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 has_dropout: plan.has_dropout && family != Family::Neox,
                 has_cache: !plan.is_recomputed,
                 shards: 1,
+                lora,
             };
-            Rc::new(Gpt::new(gpu, config, Weights { dtype: plan.dtype, are_trained: lora.is_none() }))
+            let are_trained = config.lora.is_none();
+            Rc::new(Gpt::new(gpu, config, Weights { dtype: plan.dtype, are_trained }))
         }
         Family::Llama | Family::Moe => Rc::new(Llama::new(
             gpu,

@@ -8,10 +8,10 @@
 //! is kept until the host knows that a stream waits for its last reader.
 
 use super::pace;
-use super::parallel::Parallel;
+use super::parallel::{Parallel, Update};
 use super::plan::Plan;
 use crate::models::{Model, Part};
-use crate::ops::{chunk_cat, clip_grad_norm, split_copy};
+use crate::ops::{chunk_cat, split_copy};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use allocator_core::StreamId;
 use std::cell::{Cell, RefCell};
@@ -31,7 +31,7 @@ pub(super) struct Fsdp {
     context: Rc<Context>,
     /// The weights around the layers first.
     groups: Vec<Rc<Group>>,
-    trained: Vec<Parameter>,
+    update: Update,
 }
 
 /// What all groups share.
@@ -136,7 +136,7 @@ impl Fsdp {
             gathered: RefCell::default(),
             reduced: RefCell::default(),
         });
-        Fsdp { context, groups, trained }
+        Fsdp { context, groups, update: Update::new(gpu, trained, true) }
     }
 
     fn layer(&self, layer: usize) -> &Rc<Group> {
@@ -145,10 +145,6 @@ impl Fsdp {
 }
 
 impl Parallel for Fsdp {
-    fn trained(&self) -> &[Parameter] {
-        &self.trained
-    }
-
     fn begin(&self, gpu: &Gpu, tokens: u64) {
         self.context.tokens.set(tokens);
         // The shards have been updated on the default stream.
@@ -197,8 +193,8 @@ impl Parallel for Fsdp {
         drop(self.context.reduced.take());
     }
 
-    fn clip(&self, gpu: &Gpu, name: Name) {
-        clip_grad_norm(gpu, &self.trained, true, name);
+    fn step(&self, gpu: &Gpu, is_clipped: bool) {
+        self.update.step(gpu, is_clipped);
     }
 }
 

@@ -1,12 +1,16 @@
 //! Training of a language model: batches, steps and what comes between them.
 
 mod build;
+mod fetch;
 mod fsdp;
 mod megatron;
 mod pace;
 mod parallel;
 mod plan;
+mod replicas;
 mod step;
+mod zero;
+mod zero3;
 
 use super::{COMMON, Generator, Job};
 use crate::lengths::{BatchShape, Batches, Rng, Shaping};

@@ -1,72 +1,89 @@
 //! How a model is shared between ranks, as the training step sees it: what happens around the parts of a forward and backward pass, and
-//! which weights the optimizer has.
+//! how the weights are updated.
 
 use super::fsdp::Fsdp;
 use super::plan::{Plan, Sharing};
-use crate::models::Model;
-use crate::ops::clip_grad_norm;
+use super::replicas::Replicas;
+use super::zero::Zero;
+use super::zero3::Zero3;
+use crate::models::{Model, all_parameters};
+use crate::ops::{AdamW, Modules, clip_grad_norm, zero_grad};
 use crate::tensor::{Gpu, Name, Parameter, Tensor};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// A way to share a model.
 pub(super) trait Parallel {
-    /// What the optimizer updates: the model's own weights, or this rank's shards of them.
-    fn trained(&self) -> &[Parameter];
     /// The forward pass of so many tokens begins.
-    fn begin(&self, gpu: &Gpu, tokens: u64);
+    fn begin(&self, _gpu: &Gpu, _tokens: u64) {}
+
+    /// What is to do around each module that owns weights.
+    fn modules(&self) -> Option<Rc<dyn Modules>> {
+        None
+    }
+
     /// A layer is about to run on `x`. Returns what it runs on.
-    fn enter(&self, gpu: &Gpu, layer: usize, x: &Tensor) -> Tensor;
+    fn enter(&self, _gpu: &Gpu, _layer: usize, x: &Tensor) -> Tensor {
+        x.clone()
+    }
+
     /// A layer has run.
-    fn leave(&self, gpu: &Gpu, layer: usize, output: Tensor) -> Tensor;
+    fn leave(&self, _gpu: &Gpu, _layer: usize, output: Tensor) -> Tensor {
+        output
+    }
+
     /// The model has run.
-    fn end(&self, gpu: &Gpu, loss: Tensor) -> Tensor;
+    fn end(&self, _gpu: &Gpu, loss: Tensor) -> Tensor {
+        loss
+    }
+
+    /// A backward pass is about to begin. After the last of several whose gradients are added up, there is a step.
+    fn before_backward(&self, _is_last: bool) {}
+
     /// The backward pass has walked the graph.
-    fn finish(&self, gpu: &Gpu);
-    /// Gradients are clipped by their norm.
-    fn clip(&self, gpu: &Gpu, name: Name);
+    fn finish(&self, _gpu: &Gpu) {}
+
+    /// Updates the weights, and lets go of the gradients.
+    fn step(&self, gpu: &Gpu, is_clipped: bool);
 }
 
 /// Shares `model` as the plan says.
 pub(super) fn share(gpu: &Gpu, plan: &Plan, model: &dyn Model) -> Box<dyn Parallel> {
     match plan.sharing {
-        Sharing::Alone => Box::new(Alone::new(model)),
+        Sharing::Alone => Box::new(Update::new(gpu, trained(model), false)),
+        Sharing::Replicas => Box::new(Replicas::new(gpu, model)),
+        Sharing::States | Sharing::Gradients => Box::new(Zero::new(gpu, plan, model)),
+        Sharing::Weights => Box::new(Zero3::new(gpu, plan, model)),
         Sharing::Fsdp => Box::new(Fsdp::new(gpu, plan, model)),
     }
 }
 
-/// A model that nobody shares.
-struct Alone {
+/// The weights of a model that are trained.
+pub(super) fn trained(model: &dyn Model) -> Vec<Parameter> {
+    all_parameters(model).into_iter().filter(Parameter::is_trained).collect()
+}
+
+/// AdamW on weights that are there, which is all that a model needs that nobody shares.
+pub(super) struct Update {
     trained: Vec<Parameter>,
+    are_shards: bool,
+    optimizer: RefCell<AdamW>,
+    clip: Name,
 }
 
-impl Alone {
-    fn new(model: &dyn Model) -> Alone {
-        let weights = crate::models::all_parameters(model);
-        Alone { trained: weights.into_iter().filter(Parameter::is_trained).collect() }
+impl Update {
+    pub(super) fn new(gpu: &Gpu, trained: Vec<Parameter>, are_shards: bool) -> Update {
+        let optimizer = RefCell::new(AdamW::new(gpu, trained.len()));
+        Update { trained, are_shards, optimizer, clip: gpu.name("clip_grad_norm") }
     }
 }
 
-impl Parallel for Alone {
-    fn trained(&self) -> &[Parameter] {
-        &self.trained
-    }
-
-    fn begin(&self, _gpu: &Gpu, _tokens: u64) {}
-
-    fn enter(&self, _gpu: &Gpu, _layer: usize, x: &Tensor) -> Tensor {
-        x.clone()
-    }
-
-    fn leave(&self, _gpu: &Gpu, _layer: usize, output: Tensor) -> Tensor {
-        output
-    }
-
-    fn end(&self, _gpu: &Gpu, loss: Tensor) -> Tensor {
-        loss
-    }
-
-    fn finish(&self, _gpu: &Gpu) {}
-
-    fn clip(&self, gpu: &Gpu, name: Name) {
-        clip_grad_norm(gpu, &self.trained, false, name);
+impl Parallel for Update {
+    fn step(&self, gpu: &Gpu, is_clipped: bool) {
+        if is_clipped {
+            clip_grad_norm(gpu, &self.trained, self.are_shards, self.clip);
+        }
+        self.optimizer.borrow_mut().step(gpu, &self.trained);
+        zero_grad(&self.trained);
     }
 }

@@ -55,7 +55,7 @@ pub(super) const PARAMS: &[Param] = &[
     count("positions", "the longest sequence; longer ones are cut", 1 << 24, "", "tokens"),
     choice(
         "dtype",
-        "type of the weights, in which they are loaded; if not given, fp32 for GPT-2 and bf16 for others, as they were published",
+        "type of the weights, in which they are loaded; if not given, fp32 for GPT-2 and bf16 for others, as they were published, and bf16 with DeepSpeed",
         &["fp32", "bf16", "fp16"],
         "",
     ),
@@ -95,11 +95,11 @@ pub(super) const PARAMS: &[Param] = &[
     },
     choice(
         "zero",
-        "what ranks share: nothing, or weights, gradients and states layer by layer as fully_shard does",
-        &["none", "fsdp"],
-        "none",
+        "what ranks share: nothing (0), optimizer states (1), gradients too (2), or weights too, as DeepSpeed (3) or fully_shard do",
+        &["0", "1", "2", "3", "fsdp"],
+        "0",
     ),
-    count("ranks", "cards that train together", 1 << 16, "1", "ranks"),
+    count("ranks", "cards that train together, each on batches of its own", 1 << 16, "1", "ranks"),
     Param {
         key: "rank",
         about: "whose memory it is: which of `ranks`, whose last ones may have smaller shards, or which stage of `pp`",
@@ -107,6 +107,12 @@ pub(super) const PARAMS: &[Param] = &[
         default: "0",
         unit: "",
     },
+    choice(
+        "offload",
+        "what DeepSpeed keeps on the host: nothing, the optimizer with its states and weights in 32 bits, or all weights too",
+        &["none", "optimizer", "all"],
+        "none",
+    ),
     every("epoch", "batches of an epoch; 0 is one epoch for all", "batches"),
     every("evals", "batches that are evaluated after each epoch", "batches"),
     count("eval-batch", "sequences in a batch that is evaluated", 1 << 20, "8", "sequences"),
@@ -153,6 +159,7 @@ pub(super) struct Plan {
     pub(super) sharing: Sharing,
     pub(super) ranks: u64,
     pub(super) rank: u64,
+    pub(super) offload: Offload,
     pub(super) epoch: u64,
     pub(super) evals: u64,
     pub(super) eval_batch: u64,
@@ -171,7 +178,26 @@ pub(super) struct Plan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sharing {
     Alone,
+    Replicas,
+    States,
+    Gradients,
+    Weights,
     Fsdp,
+}
+
+impl Sharing {
+    /// Whether DeepSpeed does it, which computes in 16 bits and updates weights in 32.
+    pub(super) fn is_deepspeed(self) -> bool {
+        matches!(self, Sharing::States | Sharing::Gradients | Sharing::Weights)
+    }
+}
+
+/// What is kept on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Offload {
+    Nothing,
+    Optimizer,
+    All,
 }
 
 /// Where `empty_cache` is called.
@@ -197,6 +223,21 @@ fn dtype(word: &str) -> Option<Dtype> {
         "fp16" => Some(Dtype::F16),
         _ => None,
     }
+}
+
+fn offload(values: &Values, sharing: Sharing) -> Result<Offload, String> {
+    let word = values.text("offload");
+    let offload = match word {
+        "optimizer" => Offload::Optimizer,
+        "all" => Offload::All,
+        _ => return Ok(Offload::Nothing),
+    };
+    let is_possible = if offload == Offload::All { sharing == Sharing::Weights } else { sharing.is_deepspeed() };
+    if is_possible {
+        return Ok(offload);
+    }
+    let stages = if offload == Offload::All { "zero=3" } else { "zero=1, zero=2 or zero=3" };
+    Err(format!("offload={word} needs {stages}; this is zero={}", values.text("zero")))
 }
 
 /// The model that a line means: a published one, with the numbers that are given.
@@ -247,11 +288,16 @@ impl Plan {
             ));
         }
         let sharing = match values.text("zero") {
+            "1" => Sharing::States,
+            "2" => Sharing::Gradients,
+            "3" => Sharing::Weights,
             "fsdp" => Sharing::Fsdp,
+            _ if ranks > 1 => Sharing::Replicas,
             _ => Sharing::Alone,
         };
-        // Weights that are gathered in 16 bits need no autocast.
-        let is_cast = sharing == Sharing::Alone || values.is_given("autocast");
+        let offload = offload(values, sharing)?;
+        // Weights in 16 bits need no autocast.
+        let is_cast = matches!(sharing, Sharing::Alone | Sharing::Replicas) || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
         let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
@@ -272,6 +318,7 @@ impl Plan {
             sharing,
             ranks,
             rank,
+            offload,
             epoch: values.int("epoch"),
             evals: values.int("evals"),
             eval_batch: values.int("eval-batch"),

@@ -2,10 +2,10 @@
 
 use super::build;
 use super::parallel::{Parallel, share};
-use super::plan::{Leak, Plan};
+use super::plan::{Leak, Plan, Sharing};
 use crate::lengths::BatchShape;
 use crate::models::{Model, Tokens, all_parameters, run_layer};
-use crate::ops::{AdamW, Cx, scale, zero_grad};
+use crate::ops::{Cx, scale};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, backward};
 use std::rc::Rc;
 
@@ -15,7 +15,6 @@ pub(super) struct Trainer<'p> {
     model: Rc<dyn Model>,
     weights: Vec<Parameter>,
     parallel: Box<dyn Parallel>,
-    optimizer: AdamW,
     input: Option<Tensor>,
     loss: Option<Tensor>,
     names: Names,
@@ -24,24 +23,19 @@ pub(super) struct Trainer<'p> {
 struct Names {
     input: Name,
     loss: Name,
-    clip: Name,
     save: Name,
 }
 
 impl<'p> Trainer<'p> {
     /// Puts the model on the device.
     pub(super) fn new(gpu: &Gpu, plan: &'p Plan) -> Trainer<'p> {
-        let model = build::model(gpu, plan);
+        // Weights that ranks share from the start are made one by one.
+        let is_apart = plan.sharing == Sharing::Weights;
+        let model = if is_apart { gpu.without_memory(|| build::model(gpu, plan)) } else { build::model(gpu, plan) };
         let weights = all_parameters(&*model);
         let parallel = share(gpu, plan, &*model);
-        let optimizer = AdamW::new(gpu, parallel.trained().len());
-        let names = Names {
-            input: gpu.name("batch"),
-            loss: gpu.name("loss"),
-            clip: gpu.name("clip_grad_norm"),
-            save: gpu.name("checkpoint"),
-        };
-        Trainer { plan, model, weights, parallel, optimizer, input: None, loss: None, names }
+        let names = Names { input: gpu.name("batch"), loss: gpu.name("loss"), save: gpu.name("checkpoint") };
+        Trainer { plan, model, weights, parallel, input: None, loss: None, names }
     }
 
     /// Trains on a batch and returns its loss.
@@ -62,6 +56,8 @@ impl<'p> Trainer<'p> {
             self.forward(&cx, &tokens)
         };
         self.loss = Some(loss.clone());
+        let is_last = (number + 1).is_multiple_of(self.plan.accumulate);
+        self.parallel.before_backward(is_last);
         let is_shared = self.plan.accumulate > 1;
         if is_shared {
             let share = scale(gpu, &loss, self.names.loss);
@@ -69,12 +65,8 @@ impl<'p> Trainer<'p> {
         } else {
             self.backward(gpu, &loss);
         }
-        if (number + 1).is_multiple_of(self.plan.accumulate) {
-            if self.plan.is_clipped {
-                self.parallel.clip(gpu, self.names.clip);
-            }
-            self.optimizer.step(gpu, self.parallel.trained());
-            zero_grad(self.parallel.trained());
+        if is_last {
+            self.parallel.step(gpu, self.plan.is_clipped);
         }
         // The loss is read.
         gpu.sync();
@@ -94,6 +86,7 @@ impl<'p> Trainer<'p> {
 
     fn forward(&self, cx: &Cx, tokens: &Tokens) -> Tensor {
         let (gpu, parallel) = (&cx.gpu, &*self.parallel);
+        let cx = &cx.clone().with_modules(parallel.modules());
         let is_recomputed = self.plan.is_recomputed && gpu.is_recording();
         parallel.begin(gpu, tokens.count());
         let mut flow = self.model.embed(cx, tokens);

@@ -2,7 +2,7 @@
 
 use super::linear::{Gathered, ParallelLinear};
 use super::{Maker, MegatronConfig, Micro, Norm};
-use crate::ops::{Reduction, add, dropout, embedding, gather};
+use crate::ops::{Cx, Reduction, add, dropout, embedding, gather};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
 
@@ -26,11 +26,12 @@ impl Embedding {
     pub(super) fn forward(&self, gpu: &Gpu, micro: Micro, tokens: &Tensor) -> Tensor {
         let (name, hidden) = (self.name, self.config.shape.hidden);
         let masked = (self.config.tensor_parallel > 1).then(|| self.masked(gpu, tokens));
-        let mut out = embedding(gpu, masked.as_ref().unwrap_or(tokens), &self.tokens, hidden, name);
+        let cx = &Cx::plain(gpu);
+        let mut out = embedding(cx, masked.as_ref().unwrap_or(tokens), &self.tokens, hidden, name);
         drop(masked);
         if let Some(table) = &self.positions {
             let ids = gpu.tensor(micro.columns, Dtype::I64, Role::Input, name);
-            let rows = embedding(gpu, &ids, table, hidden, name);
+            let rows = embedding(cx, &ids, table, hidden, name);
             out = add(gpu, &out, &rows, name);
         }
         // From one sequence after another to one position after another.

@@ -1,0 +1,397 @@
+//! Weights of which each rank owns a part, gathered module by module: the parameter coordinator of DeepSpeed's third stage
+//! (`partitioned_param_coordinator.py`, `partition_parameters.py`).
+//!
+//! A module's weights are gathered before it runs, and the weights of the next ones with them as soon as the order of modules is known:
+//! the first pass records it. They go when the module has run, unless it runs again soon. Gathering happens on a stream of its own, so a
+//! weight that goes is recorded on the stream that has used it.
+
+use super::pace;
+use crate::ops::Modules;
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+use allocator_core::StreamId;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// Where weights are gathered, and where they are allocated.
+const GATHER: StreamId = StreamId(1);
+/// Elements that are gathered ahead (`stage3_prefetch_bucket_size`).
+const AHEAD: u64 = 50_000_000;
+/// Elements of whole weights at which nothing is gathered ahead (`stage3_max_live_parameters`).
+const MOST_LIVE: u64 = 1_000_000_000;
+/// A weight that is used again before so many elements of other weights stays (`stage3_max_reuse_distance`).
+const REUSE: u64 = 1_000_000_000;
+/// Elements of a weight that stays from its first use to the step (`stage3_param_persistence_threshold`).
+const SMALL: u64 = 100_000;
+/// What DeepSpeed's hooks around a module take of the host's time, about, in nanoseconds.
+const HOOKS: u64 = 300_000;
+
+/// A weight of which a rank owns a part.
+pub(super) struct Shard {
+    /// The model's weight, whose memory comes and goes.
+    pub(super) whole: Parameter,
+    /// What it is called.
+    pub(super) name: Name,
+    /// Elements of a rank's part, padding included.
+    pub(super) part: u64,
+    is_on_host: bool,
+    /// The memory of the whole weight, and the stream that it was made on.
+    memory: RefCell<Option<(Tensor, StreamId)>>,
+    is_under_way: Cell<bool>,
+    is_in_use: Cell<bool>,
+}
+
+impl Shard {
+    /// A weight of `elements` elements, of which each rank owns as many.
+    pub(super) fn new(whole: Parameter, name: Name, ranks: u64, is_on_host: bool) -> Shard {
+        let part = whole.elements().div_ceil(ranks);
+        Shard {
+            whole,
+            name,
+            part,
+            is_on_host,
+            memory: RefCell::default(),
+            is_under_way: Cell::new(false),
+            is_in_use: Cell::new(false),
+        }
+    }
+
+    fn elements(&self) -> u64 {
+        self.whole.elements()
+    }
+
+    /// Whether it is small enough to stay.
+    pub(super) fn stays(&self) -> bool {
+        self.elements() <= SMALL
+    }
+
+    fn is_whole(&self) -> bool {
+        self.memory.borrow().is_some() && !self.is_under_way.get()
+    }
+}
+
+/// What has been gathered at once.
+struct Gathering {
+    weights: Vec<usize>,
+    /// What several weights are gathered into, and what parts were copied to from the host.
+    buffers: RefCell<Vec<Tensor>>,
+    is_done: Cell<bool>,
+}
+
+/// What is known of the order of modules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Unknown,
+    Recorded,
+    Known,
+}
+
+struct State {
+    order: Order,
+    /// The weights of each module in the order in which modules run, forward and backward.
+    modules: Vec<Vec<usize>>,
+    /// The modules that have run in this pass.
+    step: usize,
+    /// Uses of weights that are to come, each with its module's place.
+    uses: VecDeque<(usize, usize)>,
+    /// The last place that each weight has been gathered for in this pass.
+    gathered_for: Vec<Option<usize>>,
+    under_way: BTreeMap<usize, Rc<Gathering>>,
+    /// Elements of whole weights, as DeepSpeed counts them.
+    live: u64,
+}
+
+/// All weights of a model.
+pub(super) struct Store {
+    pub(super) shards: Vec<Shard>,
+    ranks: u64,
+    dtype: Dtype,
+    tokens: Cell<u64>,
+    name: Name,
+    state: RefCell<State>,
+}
+
+impl Store {
+    /// Weights of one type, of which none is whole.
+    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, dtype: Dtype) -> Store {
+        let state = State {
+            order: Order::Unknown,
+            modules: Vec::new(),
+            step: 0,
+            uses: VecDeque::new(),
+            gathered_for: vec![None; shards.len()],
+            under_way: BTreeMap::new(),
+            live: 0,
+        };
+        for (number, shard) in shards.iter().enumerate() {
+            shard.whole.set_number(number);
+        }
+        Store { shards, ranks, dtype, tokens: Cell::new(0), name: gpu.name("gather"), state: RefCell::new(state) }
+    }
+
+    /// A forward pass begins.
+    pub(super) fn begin(&self, gpu: &Gpu, tokens: u64) {
+        self.tokens.set(tokens);
+        self.land(gpu);
+        let state = &mut *self.state.borrow_mut();
+        state.order = match state.order {
+            Order::Unknown => Order::Recorded,
+            Order::Recorded | Order::Known => Order::Known,
+        };
+        if state.order == Order::Recorded {
+            state.modules.clear();
+        }
+        let uses = state.modules.iter().enumerate();
+        state.uses = uses.flat_map(|(step, module)| module.iter().map(move |&weight| (weight, step))).collect();
+        state.gathered_for.fill(None);
+        (state.step, state.live) = (0, 0);
+    }
+
+    /// What is under way arrives, and goes.
+    fn land(&self, gpu: &Gpu) {
+        while let Some((weight, gathering)) = self.take_under_way() {
+            self.arrive(gpu, &gathering);
+            self.release(gpu, weight);
+        }
+    }
+
+    fn take_under_way(&self) -> Option<(usize, Rc<Gathering>)> {
+        self.state.borrow_mut().under_way.pop_first()
+    }
+
+    /// Compares the module that runs with the one that was recorded, or records it.
+    fn follow(&self, gpu: &Gpu, module: &[usize]) {
+        let is_other = {
+            let state = &mut *self.state.borrow_mut();
+            match state.order {
+                Order::Unknown => false,
+                Order::Recorded => {
+                    state.modules.push(module.to_vec());
+                    false
+                }
+                Order::Known => state.modules.get(state.step).is_none_or(|known| known != module),
+            }
+        };
+        if is_other {
+            {
+                let state = &mut *self.state.borrow_mut();
+                state.order = Order::Unknown;
+                state.modules.clear();
+                state.uses.clear();
+            }
+            self.land(gpu);
+        }
+    }
+
+    /// Makes a module's weights whole, and gathers those of the next ones.
+    fn fetch(&self, gpu: &Gpu, module: &[usize]) {
+        gpu.host(HOOKS);
+        self.follow(gpu, module);
+        self.gather(gpu, module);
+        for &weight in module {
+            self.shards[weight].is_in_use.set(true);
+            let gathering = self.state.borrow_mut().under_way.remove(&weight);
+            if let Some(gathering) = gathering {
+                self.arrive(gpu, &gathering);
+            }
+        }
+        gpu.wait_for(GATHER);
+        let ahead = self.ahead(module);
+        self.gather(gpu, &ahead);
+        self.state.borrow_mut().step += 1;
+    }
+
+    /// The weights to gather for the next modules.
+    fn ahead(&self, module: &[usize]) -> Vec<usize> {
+        let state = &mut *self.state.borrow_mut();
+        if state.order != Order::Known {
+            return Vec::new();
+        }
+        let is_new = |weight: &&usize| state.gathered_for[**weight].is_none_or(|step| step < state.step);
+        let mut expected = module.iter().filter(is_new).count();
+        while expected > 0
+            && let Some((weight, step)) = state.uses.pop_front()
+        {
+            state.gathered_for[weight] = Some(step);
+            expected -= 1;
+        }
+        let room = MOST_LIVE.saturating_sub(state.live).min(AHEAD);
+        let (mut ahead, mut elements) = (BTreeSet::new(), 0);
+        while elements < room
+            && let Some((weight, step)) = state.uses.pop_front()
+        {
+            let shard = &self.shards[weight];
+            state.gathered_for[weight] = state.gathered_for[weight].max(Some(step));
+            let is_absent = shard.memory.borrow().is_none() && !shard.is_under_way.get();
+            if is_absent && ahead.insert(weight) {
+                elements += shard.elements();
+            }
+        }
+        ahead.into_iter().collect()
+    }
+
+    /// Begins to gather those of the weights that are not there.
+    fn gather(&self, gpu: &Gpu, weights: &[usize]) {
+        let is_absent = |&weight: &usize| {
+            let shard = &self.shards[weight];
+            shard.memory.borrow().is_none() && !shard.is_under_way.get()
+        };
+        let mut weights: Vec<usize> = weights.iter().copied().filter(is_absent).collect();
+        weights.sort_unstable();
+        if weights.is_empty() {
+            return;
+        }
+        let parts = || weights.iter().map(|&weight| &self.shards[weight]);
+        self.state.borrow_mut().live += parts().map(Shard::elements).sum::<u64>();
+        let bring = |shard: &Shard| {
+            shard.is_on_host.then(|| gpu.tensor(shard.part, self.dtype, Role::Communication, shard.name))
+        };
+        let all: u64 = self.ranks * parts().map(|shard| shard.part).sum::<u64>();
+        let buffers = gpu.on_stream(GATHER, || {
+            let buffers = match *weights.as_slice() {
+                // One weight is gathered into its own memory.
+                [weight] => {
+                    let shard = &self.shards[weight];
+                    let memory = gpu.tensor(all, self.dtype, Role::Parameter, shard.name);
+                    *shard.memory.borrow_mut() = Some((memory, GATHER));
+                    bring(shard).into_iter().collect()
+                }
+                _ => {
+                    let flat = gpu.tensor(all, self.dtype, Role::Communication, self.name);
+                    let brought: Vec<Tensor> = parts().filter_map(bring).collect();
+                    drop(brought);
+                    vec![flat]
+                }
+            };
+            let from_host: u64 = parts().filter(|shard| shard.is_on_host).map(|shard| shard.part).sum();
+            gpu.work(pace::host(from_host * self.dtype.bytes()) + pace::link(all * self.dtype.bytes()));
+            buffers
+        });
+        let gathering = Gathering { weights, buffers: RefCell::new(buffers), is_done: Cell::new(false) };
+        let gathering = Rc::new(gathering);
+        for &weight in &gathering.weights {
+            self.shards[weight].is_under_way.set(true);
+            self.state.borrow_mut().under_way.insert(weight, gathering.clone());
+        }
+    }
+
+    /// Takes apart what has been gathered. The buffer lives until the last of its weights has been asked for.
+    fn arrive(&self, gpu: &Gpu, gathering: &Gathering) {
+        if gathering.is_done.replace(true) {
+            return;
+        }
+        if let [weight] = *gathering.weights.as_slice() {
+            drop(gathering.buffers.take());
+            self.shards[weight].is_under_way.set(false);
+            return;
+        }
+        gpu.on_stream(GATHER, || {
+            for &weight in &gathering.weights {
+                let shard = &self.shards[weight];
+                let memory = gpu.tensor(shard.elements(), self.dtype, Role::Parameter, shard.name);
+                *shard.memory.borrow_mut() = Some((memory, GATHER));
+                shard.is_under_way.set(false);
+            }
+        });
+    }
+
+    /// A whole weight goes, if no module uses it.
+    fn release(&self, gpu: &Gpu, weight: usize) {
+        let shard = &self.shards[weight];
+        if shard.is_in_use.get() || !shard.is_whole() {
+            return;
+        }
+        if let Some((memory, stream)) = shard.memory.take() {
+            if stream != gpu.stream() {
+                gpu.record_stream(&memory, gpu.stream());
+            }
+            let state = &mut *self.state.borrow_mut();
+            state.live = state.live.saturating_sub(shard.elements());
+        }
+    }
+
+    /// A module has run: its weights go, unless they are used again soon.
+    fn leave(&self, gpu: &Gpu, module: &[usize]) {
+        let stays = {
+            let state = self.state.borrow();
+            let mut stays: BTreeSet<usize> = BTreeSet::new();
+            if state.order == Order::Known {
+                let is_gathered = |weight: &usize| state.gathered_for[*weight].is_some_and(|step| step > state.step);
+                let is_kept = |weight: &usize| self.shards[*weight].stays() || is_gathered(weight);
+                stays.extend(module.iter().filter(|weight| is_kept(weight)));
+                let mut passed = 0;
+                for next in state.modules.iter().skip(state.step) {
+                    if passed >= REUSE {
+                        break;
+                    }
+                    stays.extend(next.iter().filter(|weight| module.contains(weight)));
+                    passed += next.iter().map(|&weight| self.shards[weight].elements()).sum::<u64>();
+                }
+            }
+            stays
+        };
+        for &weight in module {
+            self.shards[weight].is_in_use.set(false);
+            if !stays.contains(&weight) {
+                self.release(gpu, weight);
+            }
+        }
+    }
+
+    /// All whole weights go, before they are updated.
+    pub(super) fn release_all(&self, gpu: &Gpu) {
+        for (weight, shard) in self.shards.iter().enumerate() {
+            let gathering = self.state.borrow_mut().under_way.remove(&weight);
+            if let Some(gathering) = gathering {
+                self.arrive(gpu, &gathering);
+            }
+            shard.is_in_use.set(false);
+            self.release(gpu, weight);
+        }
+    }
+
+    /// Small weights are gathered again after they were updated, on the current stream.
+    pub(super) fn gather_small(&self, gpu: &Gpu) {
+        for shard in self.shards.iter().filter(|shard| shard.stays()) {
+            let memory = gpu.tensor(shard.part * self.ranks, self.dtype, Role::Parameter, shard.name);
+            *shard.memory.borrow_mut() = Some((memory, gpu.stream()));
+        }
+        gpu.sync();
+    }
+
+    /// Elements of the module's weights, for how long it works.
+    fn elements(&self, module: &[usize]) -> u64 {
+        module.iter().map(|&weight| self.shards[weight].elements()).sum()
+    }
+}
+
+/// The store as what happens around modules.
+pub(super) struct Around(pub(super) Rc<Store>);
+
+fn numbers(weights: &[&Parameter]) -> Vec<usize> {
+    weights.iter().map(|weight| weight.number()).collect()
+}
+
+impl Modules for Around {
+    fn enter(&self, gpu: &Gpu, weights: &[&Parameter], x: &Tensor) -> Tensor {
+        let (store, module) = (self.0.clone(), numbers(weights));
+        store.fetch(gpu, &module);
+        gpu.work(pace::pass(store.elements(&module), store.tokens.get()));
+        let tape = gpu.tape(store.name, &[x]);
+        tape.record(x.detach(), move |gpu, grad| {
+            store.leave(gpu, &module);
+            vec![Some(grad)]
+        })
+    }
+
+    fn leave(&self, gpu: &Gpu, weights: &[&Parameter], output: Tensor) -> Tensor {
+        let (store, module) = (self.0.clone(), numbers(weights));
+        store.leave(gpu, &module);
+        let tape = gpu.tape(store.name, &[&output]);
+        tape.record(output.detach(), move |gpu, grad| {
+            store.fetch(gpu, &module);
+            gpu.work(2 * pace::pass(store.elements(&module), store.tokens.get()));
+            vec![Some(grad)]
+        })
+    }
+}
