@@ -300,7 +300,7 @@ impl Call<'_> {
 
     /// Where each token is: `_prepare_position_ids_for_generation`.
     fn positions(&self, prompt: &Tensor) -> Tensor {
-        let counted = cumsum(self.gpu, prompt, self.rows, self.work);
+        let counted = cumsum(self.gpu, prompt, Dtype::I64, self.rows, self.work);
         let less_one = self.numbers(prompt.elements());
         drop(counted);
         let padding = self.bits(prompt.elements());

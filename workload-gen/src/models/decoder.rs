@@ -1,8 +1,8 @@
 //! A decoder layer as Llama has it, in parts that other models share.
 
-use super::Weights;
 use super::projection::{Projection, convert};
-use crate::ops::{Cx, Heads, RmsNorm, Rotary, add, attention, gather, mul, silu, split_heads};
+use super::{Shared, Weights};
+use crate::ops::{Cx, Heads, Kernel, Layout, Queries, RmsNorm, add, attention, gather, mul, silu, split_heads, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::cell::RefCell;
 
@@ -26,15 +26,18 @@ impl KvCache {
         KvCache { layers: RefCell::new(vec![None; layers]) }
     }
 
-    /// Puts keys and values behind those of a layer, and returns all of them.
+    /// Puts keys and values behind those of a layer, and returns all of them. They have the keys' type.
     pub(super) fn update(&self, gpu: &Gpu, layer: usize, new: [&Tensor; 2], name: Name) -> [Tensor; 2] {
         let mut layers = self.layers.borrow_mut();
+        let dtype = new[0].dtype();
         let whole = match layers[layer].take() {
-            None => new.map(|new| gather(gpu, new, name)),
+            None => new.map(|new| match new.dtype() == dtype {
+                true => gather(gpu, new, name),
+                false => to(gpu, new, dtype, Role::Activation, name),
+            }),
             Some((keys, values)) => {
-                let behind = |old: Tensor, new: &Tensor| {
-                    gpu.tensor(old.elements() + new.elements(), new.dtype(), Role::KvCache, name)
-                };
+                let behind =
+                    |old: Tensor, new: &Tensor| gpu.tensor(old.elements() + new.elements(), dtype, Role::KvCache, name);
                 let keys = behind(keys, new[0]);
                 [keys, behind(values, new[1])]
             }
@@ -85,26 +88,31 @@ impl Attention {
         [&mut self.q, &mut self.k, &mut self.v, &mut self.o]
     }
 
-    pub(super) fn forward(&self, cx: &Cx, x: &Tensor, rotary: &Rotary, cache: Option<&KvCache>) -> Tensor {
+    pub(super) fn forward(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name);
         let q = split_heads(gpu, &self.q.forward(cx, x), name);
         let k = split_heads(gpu, &self.k.forward(cx, x), name);
         let mut v = self.v.forward(cx, x);
-        if cache.is_some() {
-            // What is gathered lies head by head; otherwise the kernel reads, and writes the gradient, token by token.
+        // What is gathered lies head by head; otherwise the kernel reads token by token.
+        let layout = if cache.is_some() { Layout::ByHead } else { Layout::ByToken };
+        if Kernel::new(cx, q.dtype(), self.heads).gradient(layout) == Layout::ByHead {
             v = split_heads(gpu, &v, name);
         }
-        let (q, mut k) = {
-            let turned = rotary.apply(gpu, &q, name);
-            let turned = (turned, rotary.apply(gpu, &k, name));
-            drop((q, k));
-            turned
+        let (q, mut k) = match &shared.rotary {
+            Some(rotary) => {
+                let turned = rotary.apply(gpu, &q, name);
+                let turned = (turned, rotary.apply(gpu, &k, name));
+                drop((q, k));
+                turned
+            }
+            None => (q, k),
         };
         if let Some(cache) = cache {
             let whole = cache.update(gpu, self.layer, [&k, &v], name);
             [k, v] = whole;
         }
-        let out = attention(gpu, [&q, &k, &v], self.heads, name);
+        let queries = Queries { length: shared.length, layout: Layout::ByToken };
+        let out = attention(cx, [&q, &k, &v], self.heads, queries, name);
         let projected = self.o.forward(cx, &out);
         drop((out, q, k, v));
         projected
@@ -190,10 +198,10 @@ impl Layer {
         parameters.extend(self.norms.iter().map(|norm| norm.weight.clone()));
     }
 
-    pub(super) fn forward(&self, cx: &Cx, x: &Tensor, rotary: &Rotary, cache: Option<&KvCache>) -> Tensor {
+    pub(super) fn forward(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let hidden = {
             let normed = self.norms[0].forward(cx, x);
-            let attended = self.attention.forward(cx, &normed, rotary, cache);
+            let attended = self.attention.forward(cx, &normed, shared, cache);
             drop(normed);
             add(&cx.gpu, x, &attended, self.name)
         };

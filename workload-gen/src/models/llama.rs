@@ -1,9 +1,10 @@
 //! Llama and its like: a decoder of layers with rotary attention and a gated feed-forward layer.
 
 use super::decoder::{KvCache, Layer, Widths};
-use super::projection::{Adapted, Lora, convert};
+use super::mask::{look_for_packing, look_for_padding};
+use super::projection::{Adapted, Lora, adapt, convert};
 use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layer};
-use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, cumsum, embedding, to};
+use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, embedding, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
 use std::rc::Rc;
 
@@ -95,7 +96,7 @@ impl Llama {
         let frequencies = frequencies.map(|buffer| to(gpu, &buffer, buffers, Role::Buffer, names.rotary));
         convert(gpu, &head, shape.dtype, names.head);
         if let Some(lora) = &shape.lora {
-            adapt(gpu, &mut layers, lora);
+            adapt_layers(gpu, &mut layers, lora);
         }
 
         let mut of_layers = Vec::new();
@@ -124,7 +125,7 @@ impl Llama {
         let embedded = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
         look_for_padding(gpu, mask, names.mask);
         let rotary = Rotary::new(gpu, &self.frequencies[0], positions, tokens.rows, embedded.dtype(), names.rotary);
-        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None });
+        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None, length: tokens.columns });
         let mut flow = Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache: Some(cache.clone()) };
         let model: Rc<dyn Model> = self.clone();
         for layer in 0..self.layers.len() {
@@ -167,15 +168,12 @@ impl Model for Llama {
             look_for_packing(gpu, tokens, names.mask);
         }
         let rotary = Rotary::new(gpu, &self.frequencies[0], &positions, 1, embedded.dtype(), names.rotary);
-        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions) });
+        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions), length: tokens.columns });
         Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache }
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        match &shared.rotary {
-            Some(rotary) => self.layers[layer].forward(cx, hidden, rotary, cache),
-            None => hidden.clone(),
-        }
+        self.layers[layer].forward(cx, hidden, shared, cache)
     }
 
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
@@ -189,28 +187,14 @@ impl Model for Llama {
     }
 }
 
-fn adapt(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
-    for layer in layers.iter_mut() {
-        let adapted = lora.adapted;
-        for (number, projection) in layer.projections().enumerate() {
-            let is_adapted = match adapted {
-                Adapted::QueryValue => number == 0 || number == 2,
-                Adapted::Attention => number < 4,
-                Adapted::Linear => true,
-            };
-            if is_adapted {
-                projection.adapt(gpu, lora.rank);
-            }
-        }
-    }
-    if lora.has_type_of_model {
-        return;
-    }
-    for layer in layers {
-        for projection in layer.projections() {
-            projection.float_adapter(gpu);
-        }
-    }
+fn adapt_layers(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
+    let is_adapted = |number: usize| match lora.adapted {
+        Adapted::QueryValue => number == 0 || number == 2,
+        Adapted::Attention => number < 4,
+        Adapted::Linear => true,
+    };
+    let all = layers.iter_mut().flat_map(|layer| layer.projections().enumerate());
+    adapt(gpu, lora, all.filter(|(number, _)| is_adapted(*number)).map(|(_, projection)| projection));
 }
 
 /// The frequencies of `base^(-2i/width)`, which are computed twice: as the module is made and as its buffers are set.
@@ -235,32 +219,4 @@ fn frequencies(gpu: &Gpu, width: u64, name: Name) -> [Tensor; 2] {
     let original = gpu.like(&buffer, Role::Buffer, name);
     drop(compute(Role::Temporary));
     [buffer, original]
-}
-
-/// transformers looks whether positions start anew within a row, which would mean several sequences in it.
-fn look_for_packing(gpu: &Gpu, tokens: &Tokens, name: Name) {
-    let (batch, length) = (tokens.rows, tokens.columns);
-    let make = |elements: u64, dtype: Dtype| gpu.tensor(elements, dtype, Role::Temporary, name);
-    let before = make(batch, Dtype::I64);
-    let differences = {
-        let _joined = make(batch * (length + 1), Dtype::I64);
-        make(batch * length, Dtype::I64)
-    };
-    let numbers = {
-        let jumps = make(batch * length, Dtype::U8);
-        cumsum(gpu, &jumps, batch, name)
-    };
-    let last = make(batch, Dtype::U8);
-    let all = make(1, Dtype::U8);
-    drop((last, all, before, differences, numbers));
-}
-
-/// transformers looks whether any token is padding; if none is, attention needs no mask.
-fn look_for_padding(gpu: &Gpu, mask: &Tensor, name: Name) {
-    let bits = to(gpu, mask, Dtype::U8, Role::Temporary, name);
-    let sum = gpu.tensor(1, Dtype::I64, Role::Temporary, name);
-    gpu.scratch(bits.elements() * 8, Role::Temporary, name);
-    let is_full = gpu.tensor(1, Dtype::U8, Role::Temporary, name);
-    gpu.sync();
-    drop((sum, is_full, bits));
 }

@@ -3,10 +3,14 @@
 //! A model is cut where training cuts it: what comes before the layers, each layer, and what comes after. So recomputation, sharding and
 //! pipelines are written once, around layers, and not in any model.
 
+mod blocks;
 mod decoder;
 mod gpt;
 mod llama;
+mod mask;
 pub mod megatron;
+mod neox;
+mod opt;
 mod projection;
 mod resnet;
 pub mod routing;
@@ -14,8 +18,10 @@ pub mod shapes;
 mod unet;
 
 pub use decoder::KvCache;
-pub use gpt::{Activation, Gpt, GptConfig, Positions};
+pub use gpt::Gpt;
 pub use llama::{Llama, LlamaShape};
+pub use neox::Neox;
+pub use opt::Opt;
 pub use projection::{Adapted, Lora};
 pub use resnet::{Resnet, ResnetShape};
 pub use unet::{Unet, UnetShape};
@@ -49,6 +55,8 @@ pub struct Shared {
     pub rotary: Option<Rotary>,
     /// What they were made of.
     pub _positions: Option<Tensor>,
+    /// Tokens of a sequence.
+    pub length: u64,
 }
 
 /// What goes from layer to layer.
@@ -104,8 +112,30 @@ pub fn all_parameters(model: &dyn Model) -> Vec<Parameter> {
     parts.flat_map(|part| model.parameters(part).iter().cloned()).collect()
 }
 
+/// Puts all weights of a model into another type, as `to` does: the old memory goes when the new is there.
+pub fn convert_all(gpu: &Gpu, model: &dyn Model, dtype: Dtype) {
+    for weight in all_parameters(model) {
+        if let Some(name) = weight.name() {
+            projection::convert(gpu, &weight, dtype, name);
+        }
+    }
+}
+
 /// Weights in 32 bits that are trained.
 pub const TRAINED: Weights = Weights { dtype: Dtype::F32, are_trained: true };
+
+/// How a model of the GPT family is made.
+#[derive(Clone, Debug)]
+pub struct Making {
+    /// Its weights.
+    pub weights: Weights,
+    /// The type of its buffers.
+    pub buffers: Dtype,
+    /// Whether the forward pass fills a cache of keys and values, as transformers does unless told otherwise.
+    pub has_cache: bool,
+    /// Adapters beside the attention's layers, if the model's own weights are frozen.
+    pub lora: Option<Lora>,
+}
 
 /// How weights are made.
 #[derive(Clone, Copy, Debug)]

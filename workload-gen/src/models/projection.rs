@@ -51,6 +51,19 @@ pub(super) fn convert(gpu: &Gpu, weight: &Parameter, dtype: Dtype, name: Name) {
     }
 }
 
+/// Puts adapters beside layers, all of them before the first is put into 32 bits.
+pub(super) fn adapt<'l>(gpu: &Gpu, lora: &Lora, layers: impl IntoIterator<Item = &'l mut Projection>) {
+    let mut layers: Vec<&mut Projection> = layers.into_iter().collect();
+    for layer in &mut layers {
+        layer.adapt(gpu, lora.rank);
+    }
+    if !lora.has_type_of_model {
+        for layer in layers {
+            layer.float_adapter(gpu);
+        }
+    }
+}
+
 impl Projection {
     /// The layer with a new weight.
     pub(super) fn new(gpu: &Gpu, label: String, inputs: u64, outputs: u64, weights: Weights) -> Projection {
@@ -60,8 +73,22 @@ impl Projection {
         Projection::around(base, inputs, outputs, label, name)
     }
 
-    /// A layer that was made before.
-    pub(super) fn around(base: Linear, inputs: u64, outputs: u64, label: String, name: Name) -> Projection {
+    /// A layer of the form that its model calls, with a bias.
+    pub(super) fn with_bias(
+        gpu: &Gpu,
+        label: String,
+        form: Form,
+        [inputs, outputs]: [u64; 2],
+        weights: Weights,
+    ) -> Projection {
+        let name = gpu.name(&label);
+        let weight = weights.make(gpu, inputs * outputs, &format!("{label}.weight"));
+        let bias = weights.make(gpu, outputs, &format!("{label}.bias"));
+        let base = Linear::new(form, weight, Some(bias), inputs, outputs, name);
+        Projection::around(base, inputs, outputs, label, name)
+    }
+
+    fn around(base: Linear, inputs: u64, outputs: u64, label: String, name: Name) -> Projection {
         Projection { base, adapter: None, inputs, outputs, label, name }
     }
 
@@ -71,7 +98,7 @@ impl Projection {
     }
 
     /// Puts an adapter of two matrices beside the layer, in the weight's own type.
-    pub(super) fn adapt(&mut self, gpu: &Gpu, rank: u64) {
+    fn adapt(&mut self, gpu: &Gpu, rank: u64) {
         let dtype = self.base.weight.tensor().dtype();
         let linear = |part: &str, inputs: u64, outputs: u64| {
             let name = gpu.name(&format!("{}.{part}", self.label));
@@ -84,7 +111,7 @@ impl Projection {
     }
 
     /// Puts the adapter into 32 bits, in which adapters are trained.
-    pub(super) fn float_adapter(&self, gpu: &Gpu) {
+    fn float_adapter(&self, gpu: &Gpu) {
         if let Some(adapter) = &self.adapter {
             convert(gpu, &adapter.down.weight, Dtype::F32, adapter.name);
             convert(gpu, &adapter.up.weight, Dtype::F32, adapter.name);

@@ -18,7 +18,8 @@ pub fn shift(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     tape.record(out, |_, grad| vec![Some(grad)])
 }
 
-fn promoted(a: Dtype, b: Dtype) -> Dtype {
+/// The larger of two types.
+pub(super) fn promoted(a: Dtype, b: Dtype) -> Dtype {
     if a.bytes() >= b.bytes() { a } else { b }
 }
 

@@ -97,11 +97,14 @@ impl Linear {
         product(gpu);
         gpu.keep("cublaslt", CUBLAS_LT);
         tape.record(out, move |gpu, _grad| {
-            let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
-            let _x = saved_x.and_then(|x| x.unpack(gpu));
-            let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
-            let x = multiply(needs[1], rows * inputs);
-            let weight = multiply(needs[2], inputs * outputs);
+            let (x, weight) = {
+                let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
+                let _x = saved_x.and_then(|x| x.unpack(gpu));
+                let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
+                let x = multiply(needs[1], rows * inputs);
+                (x, multiply(needs[2], inputs * outputs))
+            };
+            // Nobody's formula: the pass itself sums up what is larger than the input.
             let bias = needs[0].then(|| column_sum(gpu, outputs, rows, dtype, Role::Gradient, name));
             vec![bias, x, weight]
         })
@@ -146,6 +149,8 @@ pub fn batched_matmul(gpu: &Gpu, a: &Tensor, b: &Tensor, elements: u64, name: Na
     product(gpu);
     tape.record(out, move |gpu, _grad| {
         let _saved = (saved.0.unpack(gpu), saved.1.unpack(gpu));
-        shapes.map(|elements| Some(product_of(gpu, elements, dtype, name))).into()
+        // The generated code computes the second factor's gradient first.
+        let second = product_of(gpu, shapes[1], dtype, name);
+        vec![Some(product_of(gpu, shapes[0], dtype, name)), Some(second)]
     })
 }

@@ -6,6 +6,7 @@
 
 mod attention;
 mod cast;
+mod cat;
 mod checkpoint;
 mod conv;
 mod elementwise;
@@ -23,8 +24,9 @@ mod reduce;
 mod rms_norm;
 mod rotary;
 
-pub use attention::{Heads, attention, gather, split3};
+pub use attention::{Heads, Kernel, Layout, Queries, attention};
 pub use cast::{Autocast, Cx, to};
+pub use cat::{cat, gather, reshape, slice, split3};
 pub use checkpoint::checkpoint;
 pub use conv::{Conv2d, Images, Shape};
 pub use elementwise::{

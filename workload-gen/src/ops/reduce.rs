@@ -116,10 +116,10 @@ impl Reduction {
     }
 }
 
-/// The running sums of each row of `x`, as whole numbers. A single row is CUB's work.
-pub fn cumsum(gpu: &Gpu, x: &Tensor, rows: u64, name: Name) -> Tensor {
-    let sums = gpu.tensor(x.elements(), Dtype::I64, Role::Temporary, name);
-    let numbers = to(gpu, x, Dtype::I64, Role::Temporary, name);
+/// The running sums of each row of `x` in `dtype`. A single row is CUB's work.
+pub fn cumsum(gpu: &Gpu, x: &Tensor, dtype: Dtype, rows: u64, name: Name) -> Tensor {
+    let sums = gpu.tensor(x.elements(), dtype, Role::Temporary, name);
+    let numbers = to(gpu, x, dtype, Role::Temporary, name);
     if rows == 1 {
         gpu.scratch(SCAN, Role::Workspace, name);
     }

@@ -1,5 +1,6 @@
 //! Rotary position embeddings, as transformers applies them to queries and keys.
 
+use super::cat::{cat, slice};
 use super::elementwise::{add, mul, neg};
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 
@@ -47,25 +48,14 @@ impl Rotary {
 
 /// The halves of each head exchanged, the second of them negative.
 fn rotate_half(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
-    let first = half(gpu, x, name);
-    let second = neg(gpu, &half(gpu, x, name), name);
-    let tape = gpu.tape(name, &[&second, &first]);
-    let halves = x.elements() / 2;
-    let out = gpu.like(x, Role::Activation, name);
-    tape.record(out, move |_, grad| vec![Some(grad.view(halves)), Some(grad.view(halves))])
+    let half = x.elements() / 2;
+    let first = slice(gpu, x, half, name);
+    let second = neg(gpu, &slice(gpu, x, half, name), name);
+    cat(gpu, [&second, &first], name)
 }
 
-/// Half of each head, without a copy. Its gradient is put into zeros of the whole.
-fn half(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
-    let tape = gpu.tape(name, &[x]);
-    let (elements, dtype) = (x.elements(), x.dtype());
-    tape.record(x.detach().view(elements / 2), move |gpu, _grad| {
-        vec![Some(gpu.tensor(elements, dtype, Role::Gradient, name))]
-    })
-}
-
-/// What a projection returned, seen head by head. The gradient that comes back from [`Rotary::apply`] lies head by head, and is copied to
-/// lie token by token.
+/// What a projection returned, seen head by head. The gradient that comes back, from [`Rotary::apply`] for one, lies head by head, and is
+/// copied to lie token by token.
 pub fn split_heads(gpu: &Gpu, x: &Tensor, name: Name) -> Tensor {
     let tape = gpu.tape(name, &[x]);
     tape.record(x.detach().view(x.elements()), move |gpu, grad| vec![Some(gpu.like(&grad, Role::Gradient, name))])

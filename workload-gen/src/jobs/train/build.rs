@@ -2,8 +2,7 @@
 
 use super::plan::Plan;
 use crate::models::shapes::Family;
-use crate::models::{Activation, Adapted, Gpt, GptConfig, Llama, LlamaShape, Lora, Model, Positions, Weights};
-use crate::ops::Form;
+use crate::models::{Adapted, Gpt, Llama, LlamaShape, Lora, Making, Model, Neox, Opt, Weights, convert_all};
 use crate::tensor::{Dtype, Gpu};
 use std::rc::Rc;
 
@@ -15,40 +14,20 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
         adapted: Adapted::Attention,
         has_type_of_model: plan.sharing.is_deepspeed(),
     });
-    match shape.family {
-        Family::Gpt2 | Family::Opt | Family::Neox => {
-            let family = shape.family;
-            let config = GptConfig {
-                layers: shape.layers,
-                hidden: shape.hidden,
-                heads: shape.heads,
-                ffn: shape.ffn,
-                vocab: shape.vocab,
-                positions: match family {
-                    Family::Neox => Positions::Rotary(25),
-                    Family::Opt => Positions::Learned(shape.positions + 2),
-                    _ => Positions::Learned(shape.positions),
-                },
-                activation: match family {
-                    Family::Gpt2 => Activation::NewGelu,
-                    Family::Opt => Activation::Relu,
-                    _ => Activation::Gelu,
-                },
-                form: if family == Family::Gpt2 { Form::Conv1d } else { Form::Linear },
-                is_fused: family != Family::Opt,
-                is_parallel: family == Family::Neox,
-                is_tied: shape.is_tied,
-                has_dropout: plan.has_dropout && family != Family::Neox,
-                has_cache: !plan.is_recomputed,
-                shards: 1,
-                lora,
-            };
-            let are_trained = config.lora.is_none();
-            Rc::new(Gpt::new(gpu, config, Weights { dtype: plan.dtype, are_trained }))
-        }
-        Family::Llama | Family::Moe => Rc::new(Llama::new(
-            gpu,
-            &LlamaShape {
+    // Weights are made in their type, or are put into it later; then so are buffers, which are made in 32 bits in any case.
+    let (made, buffers) = if plan.is_converted { (Dtype::F32, plan.dtype) } else { (plan.dtype, Dtype::F32) };
+    let making = Making {
+        weights: Weights { dtype: made, are_trained: lora.is_none() },
+        buffers,
+        has_cache: !plan.is_recomputed,
+        lora: lora.clone(),
+    };
+    let model: Rc<dyn Model> = match shape.family {
+        Family::Gpt2 => Rc::new(Gpt::new(gpu, shape, &making)),
+        Family::Opt => Rc::new(Opt::new(gpu, shape, &making)),
+        Family::Neox => Rc::new(Neox::new(gpu, shape, &making)),
+        Family::Llama | Family::Moe => {
+            let shape = LlamaShape {
                 layers: shape.layers as usize,
                 hidden: shape.hidden,
                 ffn: shape.ffn,
@@ -56,12 +35,15 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 kv_heads: shape.kv_heads,
                 head_width: shape.head_width,
                 vocabulary: shape.vocab,
-                made: if plan.is_converted { Dtype::F32 } else { plan.dtype },
+                made,
                 dtype: plan.dtype,
                 is_tied: shape.is_tied,
                 lora,
                 is_checkpointed: plan.is_recomputed,
-            },
-        )),
-    }
+            };
+            return Rc::new(Llama::new(gpu, &shape));
+        }
+    };
+    convert_all(gpu, &*model, plan.dtype);
+    model
 }

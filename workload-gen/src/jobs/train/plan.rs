@@ -46,13 +46,25 @@ pub(super) const PARAMS: &[Param] = &[
         default: "gpt2",
         unit: "",
     },
-    count("layers", "layers", 10_000, "", "layers"),
-    count("hidden", "width of the hidden states", 1 << 20, "", "elements"),
-    count("ffn", "width of the MLP; with `hidden` it is the same multiple of it", 1 << 22, "", "elements"),
-    count("heads", "heads of the queries", 4096, "", "heads"),
-    count("kv-heads", "heads of the keys and values; with `heads` the same share of them", 4096, "", "heads"),
-    count("vocab", "tokens in the vocabulary", 1 << 24, "", "tokens"),
-    count("positions", "the longest sequence; longer ones are cut", 1 << 24, "", "tokens"),
+    count("layers", "layers; the model's if not given", 10_000, "", "layers"),
+    count("hidden", "width of the hidden states; the model's if not given", 1 << 20, "", "elements"),
+    count(
+        "ffn",
+        "width of the MLP; if not given, the model's, or the same multiple of `hidden`",
+        1 << 22,
+        "",
+        "elements",
+    ),
+    count("heads", "heads of the queries; the model's if not given", 4096, "", "heads"),
+    count(
+        "kv-heads",
+        "heads of the keys and values; if not given, the model's, or the same share of `heads`",
+        4096,
+        "",
+        "heads",
+    ),
+    count("vocab", "tokens in the vocabulary; the model's if not given", 1 << 24, "", "tokens"),
+    count("positions", "the longest sequence, longer ones are cut; the model's if not given", 1 << 24, "", "tokens"),
     choice(
         "dtype",
         "type of the weights, in which they are loaded; if not given, fp32 for GPT-2 and bf16 for others, as they were published, and bf16 with DeepSpeed",
@@ -299,6 +311,11 @@ impl Plan {
         // Weights in 16 bits need no autocast.
         let is_cast = matches!(sharing, Sharing::Alone | Sharing::Replicas) || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
+        let lora = values.int("lora");
+        if lora > 0 && !matches!(shape.family, Family::Llama | Family::Moe) {
+            let model = values.text("model");
+            return Err(format!("lora={lora}: {model} has no adapters here; give a Llama, or leave `lora` out"));
+        }
         let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
             layout,
@@ -314,7 +331,7 @@ impl Plan {
             accumulate: values.int("accumulate"),
             is_clipped: values.flag("clip"),
             is_recomputed: values.text("recompute") == "full",
-            lora: values.int("lora"),
+            lora,
             sharing,
             ranks,
             rank,

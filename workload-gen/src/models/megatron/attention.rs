@@ -2,7 +2,7 @@
 
 use super::linear::{Gathered, ParallelLinear, Split, add_bias};
 use super::{Maker, Micro, Recompute};
-use crate::ops::{Heads, attention, batched_matmul, dropout, gather, split3};
+use crate::ops::{Cx, Heads, Layout, Queries, attention, batched_matmul, dropout, gather, split3};
 use crate::tensor::{Gpu, Name, Role, Tensor, reentrant_checkpoint};
 use std::rc::Rc;
 
@@ -80,7 +80,11 @@ impl Attention {
 
 impl Core {
     fn forward(&self, gpu: &Gpu, micro: Micro, qkv: [&Tensor; 3]) -> Tensor {
-        if self.is_fused { attention(gpu, qkv, self.heads, self.name) } else { self.written_out(gpu, micro, qkv) }
+        if !self.is_fused {
+            return self.written_out(gpu, micro, qkv);
+        }
+        let queries = Queries { length: micro.columns, layout: Layout::ByToken };
+        attention(&Cx::plain(gpu), qkv, self.heads, queries, self.name)
     }
 
     /// Scores, their softmax, dropout, and the sums of values, each a tensor of its own.

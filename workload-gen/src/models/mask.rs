@@ -1,0 +1,34 @@
+//! What transformers looks at before it makes a causal mask, which attention needs no tensor for if there is nothing special
+//! (`masking_utils.py`).
+
+use super::Tokens;
+use crate::ops::{cumsum, to};
+use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
+
+/// transformers looks whether positions start anew within a row, which would mean several sequences in it.
+pub(super) fn look_for_packing(gpu: &Gpu, tokens: &Tokens, name: Name) {
+    let (batch, length) = (tokens.rows, tokens.columns);
+    let make = |elements: u64, dtype: Dtype| gpu.tensor(elements, dtype, Role::Temporary, name);
+    let before = make(batch, Dtype::I64);
+    let differences = {
+        let _joined = make(batch * (length + 1), Dtype::I64);
+        make(batch * length, Dtype::I64)
+    };
+    let numbers = {
+        let jumps = make(batch * length, Dtype::U8);
+        cumsum(gpu, &jumps, Dtype::I64, batch, name)
+    };
+    let last = make(batch, Dtype::U8);
+    let all = make(1, Dtype::U8);
+    drop((last, all, before, differences, numbers));
+}
+
+/// transformers looks whether any token is padding; if none is, attention needs no mask.
+pub(super) fn look_for_padding(gpu: &Gpu, mask: &Tensor, name: Name) {
+    let bits = to(gpu, mask, Dtype::U8, Role::Temporary, name);
+    let sum = gpu.tensor(1, Dtype::I64, Role::Temporary, name);
+    gpu.scratch(bits.elements() * 8, Role::Temporary, name);
+    let is_full = gpu.tensor(1, Dtype::U8, Role::Temporary, name);
+    gpu.sync();
+    drop((sum, is_full, bits));
+}

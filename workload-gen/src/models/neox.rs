@@ -1,0 +1,216 @@
+//! GPT-NeoX as transformers has it (`modeling_gpt_neox.py`): rotary positions on a part of each head, attention and MLP side by side.
+
+use super::blocks::{Head, embedded, listed};
+use super::mask::look_for_packing;
+use super::projection::{Projection, adapt};
+use super::shapes::Shape;
+use super::{Flow, KvCache, Making, Model, Part, Shared, Tokens, Weights};
+use crate::ops::{
+    Cx, Form, Heads, LayerNorm, Layout, Linear, Queries, Rotary, add, attention, cat, gelu, slice, split_heads, split3,
+};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+use std::rc::Rc;
+
+/// One of so many elements of a head is turned (`partial_rotary_factor`).
+const TURNED: u64 = 4;
+
+/// A model on a device.
+pub struct Neox {
+    hidden: u64,
+    has_cache: bool,
+    is_leaf: bool,
+    table: [Parameter; 1],
+    layers: Vec<Layer>,
+    norm: LayerNorm,
+    /// The rotation's frequencies.
+    frequencies: Tensor,
+    head: Head,
+    after: Vec<Parameter>,
+    name: Names,
+}
+
+struct Names {
+    embedding: Name,
+    positions: Name,
+    mask: Name,
+    rotary: Name,
+}
+
+struct Layer {
+    at: usize,
+    heads: Heads,
+    norms: [LayerNorm; 2],
+    qkv: Projection,
+    out: Projection,
+    up: Linear,
+    down: Linear,
+    name: LayerNames,
+    parameters: Vec<Parameter>,
+}
+
+#[derive(Clone, Copy)]
+struct LayerNames {
+    attention: Name,
+    activation: Name,
+    residual: Name,
+}
+
+impl Neox {
+    /// Makes the weights in the order in which a model moves to the device.
+    pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Neox {
+        let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
+        let is_leaf = making.lora.is_some() && !has_cache;
+        let table = weights.table(gpu, shape.vocab, hidden, "embed_in");
+        let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
+        let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
+        let name = Names {
+            embedding: gpu.name("embed_in"),
+            positions: gpu.name("positions"),
+            mask: gpu.name("causal_mask"),
+            rotary: gpu.name("rotary_emb"),
+        };
+        let frequencies = gpu.tensor(shape.head_width / TURNED / 2, making.buffers, Role::Buffer, name.rotary);
+        let head = weights.linear(gpu, hidden, shape.vocab, false, "embed_out");
+        head.weight.set_columns(hidden);
+        if let Some(lora) = &making.lora {
+            adapt(gpu, lora, layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
+        }
+        for layer in &mut layers {
+            layer.parameters = layer.list();
+        }
+        let after = listed([&norm], [&head]);
+        let head = Head::new(gpu, head);
+        Neox { hidden, has_cache, is_leaf, table: [table], layers, norm, frequencies, head, after, name }
+    }
+}
+
+impl Layer {
+    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> Layer {
+        let named = |part: &str| format!("layers.{at}.{part}");
+        let linear = |part: &str, inputs, outputs| weights.linear(gpu, inputs, outputs, true, &named(part));
+        let (hidden, ffn) = (shape.hidden, shape.ffn);
+        let norms =
+            ["input_layernorm", "post_attention_layernorm"].map(|part| weights.layer_norm(gpu, hidden, &named(part)));
+        let adapted = |part: &str, shape| Projection::with_bias(gpu, named(part), Form::Linear, shape, weights);
+        let qkv = adapted("attention.query_key_value", [hidden, 3 * hidden]);
+        let out = adapted("attention.dense", [hidden, hidden]);
+        let up = linear("mlp.dense_h_to_4h", hidden, ffn);
+        let down = linear("mlp.dense_4h_to_h", ffn, hidden);
+        let name = LayerNames {
+            attention: gpu.name(&named("attention")),
+            activation: gpu.name(&named("mlp.act")),
+            residual: gpu.name(&named("residual")),
+        };
+        let heads = Heads { heads: shape.heads, shared: shape.heads, width: shape.head_width, has_dropout: false };
+        Layer { at, heads, norms, qkv, out, up, down, name, parameters: Vec::new() }
+    }
+
+    /// Its weights, in their order.
+    fn list(&self) -> Vec<Parameter> {
+        let mut parameters = listed(&self.norms, []);
+        self.qkv.collect(&mut parameters);
+        self.out.collect(&mut parameters);
+        parameters.extend(listed([], [&self.up, &self.down]));
+        parameters
+    }
+
+    fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name.attention);
+        // Each head has its query, key and value side by side.
+        let qkv = split_heads(gpu, &self.qkv.forward(cx, x), name);
+        let part = qkv.elements() / 3;
+        let [q, k, mut v] = split3(gpu, &qkv, [part; 3], name);
+        let [q, mut k] = match &shared.rotary {
+            Some(rotary) => self.turn(gpu, [&q, &k], rotary),
+            None => [q, k],
+        };
+        if let Some(cache) = cache {
+            let whole = cache.update(gpu, self.at, [&k, &v], name);
+            [k, v] = whole;
+        }
+        let queries = Queries { length: shared.length, layout: Layout::ByHead };
+        let out = attention(cx, [&q, &k, &v], self.heads, queries, name);
+        let projected = self.out.forward(cx, &out);
+        drop((out, q, k, v, qkv));
+        projected
+    }
+
+    /// Turns a part of each query and key, and puts it together with the rest.
+    fn turn(&self, gpu: &Gpu, qk: [&Tensor; 2], rotary: &Rotary) -> [Tensor; 2] {
+        let name = self.name.attention;
+        let width = self.heads.width;
+        let turned = width / TURNED;
+        let parts = qk.map(|x| {
+            let heads = x.elements() / width;
+            [heads * turned, heads * (width - turned)].map(|part| slice(gpu, x, part, name))
+        });
+        let [q, k] = parts.each_ref().map(|[part, _]| rotary.apply(gpu, part, name));
+        let [[_, q_rest], [_, k_rest]] = &parts;
+        let whole = cat(gpu, [&q, q_rest], name);
+        drop(q);
+        [whole, cat(gpu, [&k, k_rest], name)]
+    }
+
+    fn mlp(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        // A name for all of them: each dies when the next is there.
+        let mut x = self.up.forward(cx, x);
+        x = gelu(&cx.gpu, &x, self.name.activation);
+        self.down.forward(cx, &x)
+    }
+}
+
+impl Model for Neox {
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn parameters(&self, part: Part) -> &[Parameter] {
+        match part {
+            Part::Embedding => &self.table,
+            Part::Layer(at) => &self.layers[at].parameters,
+            Part::Head => &self.after,
+        }
+    }
+
+    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
+        let (gpu, name) = (&cx.gpu, &self.name);
+        let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
+        let rows = embedded(cx, &tokens.ids, &self.table[0], self.hidden, self.is_leaf, name.embedding);
+        let positions = {
+            let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Temporary, name.positions);
+            gpu.like(&range, Role::Input, name.positions)
+        };
+        if cache.is_none() {
+            look_for_packing(gpu, tokens, name.mask);
+        }
+        let rotary = Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary);
+        let shared = Shared { rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
+        Flow { hidden: rows.clone(), shared: Rc::new(shared), locals: vec![rows], cache }
+    }
+
+    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, layer) = (&cx.gpu, &self.layers[layer]);
+        let residual = layer.name.residual;
+        let attended = {
+            let normed = layer.norms[0].forward(cx, hidden);
+            layer.attention(cx, &normed, shared, cache)
+        };
+        let fed = {
+            let normed = layer.norms[1].forward(cx, hidden);
+            layer.mlp(cx, &normed)
+        };
+        let out = {
+            let sum = add(gpu, &fed, &attended, residual);
+            add(gpu, &sum, hidden, residual)
+        };
+        drop((attended, fed));
+        out
+    }
+
+    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
+        let Flow { hidden, shared, locals, cache } = flow;
+        let normed = self.norm.forward(cx, &hidden);
+        drop((hidden, shared, locals));
+        self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
+    }
+}

@@ -1,0 +1,67 @@
+//! Families of models and types of weights, against what training of small ones on an H200 was seen to allocate.
+//!
+//! Twelve batches each, by PyTorch 2.11 and transformers 5.17. The setup, where those runs moved a model from the host, is left out.
+
+use workload_gen::Event;
+use workload_gen::spec::Spec;
+
+/// What all lines have in common.
+const BATCHES: &str = "layers=6,hidden=512,heads=8,batch=4,shaping=alike,steps=12,lengths=list(497,36,98,331,72,271,287,142,286,170,106,202)";
+
+/// The rest of each line, and what was seen: allocations, their bytes, and the most bytes that lived at a time beside those that lived
+/// before the first batch.
+const SEEN: &[(&str, u64, u64, u64)] = &[
+    ("train:opt-1.3b,ffn=2048,vocab=50272,positions=1024,dtype=fp32", 9215, 24_322_348_068, 1_537_489_224),
+    ("train:gpt-neox-20b,ffn=2048,vocab=50432,positions=1024,dtype=fp32", 9359, 26_550_429_016, 1_666_075_176),
+    (
+        "train:gpt-neox-20b,ffn=2048,vocab=50432,positions=1024,convert,dtype=bf16,autocast=no,recompute=full",
+        8940,
+        19_956_418_588,
+        1_254_062_096,
+    ),
+    ("train:llama-2-7b,ffn=1408,kv-heads=4,convert,dtype=bf16,autocast=no", 9462, 16_458_149_096, 1_074_431_576),
+    ("train:llama-2-7b,ffn=1408,kv-heads=4,dtype=fp32", 11_370, 22_508_260_584, 1_274_355_128),
+    ("train:llama-2-7b,ffn=1408,kv-heads=4,dtype=fp32,autocast=no", 10_146, 24_827_024_344, 1_512_236_792),
+    ("train:gpt2,positions=1024,autocast=no", 6347, 29_912_768_400, 1_988_385_152),
+];
+
+/// Allocations from the first batch on, their bytes, and the most that lived at a time beside what lived before.
+fn batches(line: &str) -> (u64, u64, u64) {
+    let trace = Spec::parse(line).unwrap_or_else(|why| panic!("{line}: {why}")).trace();
+    let mut sizes = vec![0; trace.header.slots as usize];
+    let (mut count, mut bytes, mut peak) = (0, 0, 0);
+    let (mut live, mut before) = (0, None);
+    for event in &trace.events {
+        match *event {
+            Event::Mark { .. } => {
+                before.get_or_insert(live);
+            }
+            Event::Alloc { slot, size, .. } => {
+                sizes[slot as usize] = size;
+                live += size;
+                if let Some(before) = before {
+                    count += 1;
+                    bytes += size;
+                    peak = peak.max(live - before);
+                }
+            }
+            Event::Free { slot, .. } => live -= sizes[slot as usize],
+            _ => {}
+        }
+    }
+    (count, bytes, peak)
+}
+
+#[test]
+fn a_model_of_each_family_allocates_what_an_h200_showed() {
+    for &(line, count, bytes, peak) in SEEN {
+        assert_eq!(batches(&format!("{line},{BATCHES}")), (count, bytes, peak), "{line}");
+    }
+}
+
+#[test]
+fn models_without_adapters_say_so() {
+    let error = Spec::parse("train:gpt2,lora=8").map(|spec| spec.trace()).expect_err("gpt2 has no adapters");
+    assert!(error.to_string().contains("lora=8: gpt2 has no adapters here"), "{error}");
+    Spec::parse("train:llama-2-7b,lora=8").expect("a Llama has adapters");
+}
