@@ -7,7 +7,7 @@
 use super::train::shape;
 use super::{COMMON, Generator, Job};
 use crate::lengths::{Lengths, Rng, Sampler};
-use crate::models::{KvCache, Llama, LlamaShape, Tokens};
+use crate::models::{KvCache, Llama, LlamaShape, Parts, Tokens};
 use crate::ops::{Cx, cumsum};
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
@@ -106,6 +106,7 @@ impl Generate {
             is_tied: numbers.is_tied,
             lora: None,
             is_checkpointed: false,
+            parts: Parts::default(),
         };
         let lengths = |key: &str| Lengths::parse(values.text(key));
         let (calls, seed) = (values.int("calls"), values.int("seed"));

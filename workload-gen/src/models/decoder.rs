@@ -1,10 +1,16 @@
 //! A decoder layer as Llama has it, in parts that other models share.
 
+use super::latent::LatentAttention;
+use super::moe::{Mixed, Mixture};
 use super::projection::{Projection, convert};
+use super::shapes::Latent;
 use super::{Shared, Weights};
-use crate::ops::{Cx, Heads, Kernel, Layout, Queries, RmsNorm, add, attention, gather, mul, silu, split_heads, to};
+use crate::ops::{
+    Cx, Form, Heads, Kernel, Layout, Queries, RmsNorm, add, attention, gather, mul, silu, split_heads, to,
+};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 /// Widths of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +18,31 @@ pub(super) struct Widths {
     pub hidden: u64,
     pub ffn: u64,
     pub heads: Heads,
+}
+
+/// What a model has that Llama has not.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// Whether queries, keys and values have a bias.
+    pub has_qkv_bias: bool,
+    /// Whether a mask is made for a window over earlier tokens, though no layer has one (Qwen).
+    pub has_window_mask: bool,
+    /// Keys and values that are made of a short vector.
+    pub latent: Option<Latent>,
+    /// Experts in the place of the MLPs.
+    pub experts: Option<Mixed>,
+}
+
+/// The attention of a layer.
+enum Mixer {
+    Heads(Attention),
+    Latent(LatentAttention),
+}
+
+/// The feed-forward part of a layer.
+enum Feed {
+    Dense(Box<SwiGlu>),
+    Experts(Box<Mixture>),
 }
 
 /// Keys and values of earlier tokens, which grow by being copied: a layer's new tensors replace the old at each step.
@@ -66,17 +97,24 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, weights: Weights) -> Attention {
+    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, has_bias: bool, weights: Weights) -> Attention {
         let Widths { hidden, heads, .. } = *widths;
         let label = format!("layers.{layer}.self_attn");
         let new = |part: &str, inputs, outputs| {
             Projection::new(gpu, format!("{label}.{part}_proj"), inputs, outputs, weights)
         };
+        let input = |part: &str, outputs| {
+            if !has_bias {
+                return new(part, hidden, outputs);
+            }
+            let label = format!("{label}.{part}_proj");
+            Projection::with_bias(gpu, label, Form::Linear, [hidden, outputs], weights)
+        };
         let (queries, keys) = (heads.heads * heads.width, heads.shared * heads.width);
         Attention {
-            q: new("q", hidden, queries),
-            k: new("k", hidden, keys),
-            v: new("v", hidden, keys),
+            q: input("q", queries),
+            k: input("k", keys),
+            v: input("v", keys),
             o: new("o", queries, hidden),
             heads,
             layer,
@@ -159,32 +197,62 @@ impl SwiGlu {
 
 /// A layer: attention and a feed-forward layer, each behind a norm and beside a residual.
 pub(super) struct Layer {
-    pub(super) attention: Attention,
-    pub(super) feed: SwiGlu,
+    attention: Mixer,
+    feed: Feed,
     norms: [RmsNorm; 2],
     names: [Name; 2],
     name: Name,
 }
 
 impl Layer {
-    pub(super) fn new(gpu: &Gpu, layer: usize, widths: &Widths, weights: Weights) -> Layer {
-        let attention = Attention::new(gpu, layer, widths, weights);
-        let label = format!("layers.{layer}.mlp");
-        let feed = SwiGlu::new(gpu, &label, widths.hidden, widths.ffn, weights);
+    pub(super) fn new(
+        gpu: &Gpu,
+        layer: usize,
+        widths: &Widths,
+        parts: &Parts,
+        batch: &Rc<Cell<u64>>,
+        weights: Weights,
+    ) -> Layer {
+        let attention = match parts.latent {
+            Some(latent) => Mixer::Latent(LatentAttention::new(gpu, layer, widths, latent, weights)),
+            None => Mixer::Heads(Attention::new(gpu, layer, widths, parts.has_qkv_bias, weights)),
+        };
+        let feed = match &parts.experts {
+            Some(mixed) if layer as u64 >= mixed.shape.dense_layers => {
+                Feed::Experts(Box::new(Mixture::new(gpu, layer, widths.hidden, mixed, batch, weights)))
+            }
+            _ => {
+                let label = format!("layers.{layer}.mlp");
+                Feed::Dense(Box::new(SwiGlu::new(gpu, &label, widths.hidden, widths.ffn, weights)))
+            }
+        };
         let names =
             ["input_layernorm", "post_attention_layernorm"].map(|part| gpu.name(&format!("layers.{layer}.{part}")));
         let norms = names.map(|name| RmsNorm::new(weights.named(gpu, widths.hidden, name), widths.hidden, name));
         Layer { attention, feed, norms, names, name: gpu.name(&format!("layers.{layer}")) }
     }
 
-    /// Every linear layer, in the order in which they are made.
-    pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {
-        self.attention.projections().into_iter().chain(self.feed.projections())
+    /// Every linear layer that can have an adapter, in the order in which they are made: those of the attention first.
+    pub(super) fn projections(&mut self) -> Vec<&mut Projection> {
+        let mut projections: Vec<&mut Projection> = match &mut self.attention {
+            Mixer::Heads(attention) => attention.projections().into(),
+            Mixer::Latent(attention) => attention.projections().into(),
+        };
+        match &mut self.feed {
+            Feed::Dense(mlp) => projections.extend(mlp.projections()),
+            Feed::Experts(mixture) => projections.extend(mixture.projections()),
+        }
+        projections
     }
 
     pub(super) fn convert(&mut self, gpu: &Gpu, dtype: Dtype) {
-        for projection in self.projections() {
-            projection.convert(gpu, dtype);
+        match &mut self.attention {
+            Mixer::Heads(attention) => attention.projections().into_iter().for_each(|one| one.convert(gpu, dtype)),
+            Mixer::Latent(attention) => attention.convert(gpu, dtype),
+        }
+        match &mut self.feed {
+            Feed::Dense(mlp) => mlp.projections().into_iter().for_each(|one| one.convert(gpu, dtype)),
+            Feed::Experts(mixture) => mixture.convert(gpu, dtype),
         }
         for (norm, name) in self.norms.iter().zip(self.names) {
             convert(gpu, &norm.weight, dtype, name);
@@ -192,8 +260,13 @@ impl Layer {
     }
 
     pub(super) fn collect(&mut self, parameters: &mut Vec<Parameter>) {
-        for projection in self.projections() {
-            projection.collect(parameters);
+        match &mut self.attention {
+            Mixer::Heads(attention) => attention.projections().into_iter().for_each(|one| one.collect(parameters)),
+            Mixer::Latent(attention) => attention.collect(parameters),
+        }
+        match &mut self.feed {
+            Feed::Dense(mlp) => mlp.projections().into_iter().for_each(|one| one.collect(parameters)),
+            Feed::Experts(mixture) => mixture.collect(parameters),
         }
         parameters.extend(self.norms.iter().map(|norm| norm.weight.clone()));
     }
@@ -201,13 +274,19 @@ impl Layer {
     pub(super) fn forward(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let hidden = {
             let normed = self.norms[0].forward(cx, x);
-            let attended = self.attention.forward(cx, &normed, shared, cache);
+            let attended = match &self.attention {
+                Mixer::Latent(attention) => attention.forward(cx, &normed, shared, cache),
+                Mixer::Heads(attention) => attention.forward(cx, &normed, shared, cache),
+            };
             drop(normed);
             add(&cx.gpu, x, &attended, self.name)
         };
         let fed = {
             let normed = self.norms[1].forward(cx, &hidden);
-            self.feed.forward(cx, &normed)
+            match &self.feed {
+                Feed::Dense(mlp) => mlp.forward(cx, &normed),
+                Feed::Experts(mixture) => mixture.forward(cx, &normed),
+            }
         };
         let out = add(&cx.gpu, &hidden, &fed, self.name);
         drop((fed, hidden));

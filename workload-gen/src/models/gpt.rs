@@ -181,7 +181,7 @@ impl Model for Gpt {
             look_for_packing(gpu, tokens, name.positions);
         }
         let hidden = dropped(cx, sum, name.embedding);
-        let shared = Rc::new(Shared { rotary: None, _positions: Some(ids), length: tokens.columns });
+        let shared = Rc::new(Shared { _positions: Some(ids), length: tokens.columns, ..Shared::default() });
         Flow { hidden, shared, locals: vec![rows, positions], cache }
     }
 

@@ -1,15 +1,17 @@
 //! Llama and its like: a decoder of layers with rotary attention and a gated feed-forward layer.
 
-use super::decoder::{KvCache, Layer, Widths};
-use super::mask::{look_for_packing, look_for_padding};
+use super::decoder::{KvCache, Layer, Parts, Widths};
+use super::latent::turns;
+use super::mask::{look_for_packing, look_for_padding, window_mask};
 use super::projection::{Adapted, Lora, adapt, convert};
 use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layer};
 use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, embedding, to};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// What a model is made of.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct LlamaShape {
     /// Layers.
     pub layers: usize,
@@ -35,6 +37,8 @@ pub struct LlamaShape {
     pub lora: Option<Lora>,
     /// Whether the layers keep their input alone, and run again in the backward pass.
     pub is_checkpointed: bool,
+    /// What it has that Llama has not.
+    pub parts: Parts,
 }
 
 /// A model on a device.
@@ -48,6 +52,8 @@ pub struct Llama {
     frequencies: [Tensor; 2],
     /// The weights of each layer, and of what comes before and after.
     parameters: [Vec<Vec<Parameter>>; 3],
+    /// The number of the batch that it is at.
+    batch: Rc<Cell<u64>>,
     names: Names,
 }
 
@@ -81,9 +87,12 @@ impl Llama {
         let weights = Weights { dtype: shape.made, are_trained: is_trained };
         let embed = weights.named(gpu, table, names.embed);
         embed.set_columns(shape.hidden);
-        let mut layers: Vec<Layer> = (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, weights)).collect();
+        let batch = Rc::default();
+        let mut layers: Vec<Layer> =
+            (0..shape.layers).map(|layer| Layer::new(gpu, layer, &widths, &shape.parts, &batch, weights)).collect();
         let norm = RmsNorm::new(weights.named(gpu, shape.hidden, names.norm), shape.hidden, names.norm);
-        let frequencies = frequencies(gpu, shape.head_width, names.rotary);
+        let turned = shape.parts.latent.map_or(shape.head_width, |latent| latent.turned);
+        let frequencies = frequencies(gpu, turned, names.rotary);
         let head = if shape.is_tied { embed.clone() } else { weights.named(gpu, table, names.head) };
 
         convert(gpu, &embed, shape.dtype, names.embed);
@@ -109,7 +118,7 @@ impl Llama {
         after.extend((!shape.is_tied).then(|| head.clone()));
         let parameters = [vec![vec![embed.clone()]], of_layers, vec![after]];
         let head = Linear::new(Form::Linear, head, None, shape.hidden, shape.vocabulary, names.head);
-        Llama { shape: shape.clone(), embed, layers, norm, head, frequencies, parameters, names }
+        Llama { shape: shape.clone(), embed, layers, norm, head, frequencies, parameters, batch, names }
     }
 
     /// The logits of each row's last token, without a graph. `positions` number the tokens, which come after those that `cache` has seen;
@@ -125,7 +134,7 @@ impl Llama {
         let embedded = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
         look_for_padding(gpu, mask, names.mask);
         let rotary = Rotary::new(gpu, &self.frequencies[0], positions, tokens.rows, embedded.dtype(), names.rotary);
-        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: None, length: tokens.columns });
+        let shared = Rc::new(Shared { turns: None, rotary: Some(rotary), _positions: None, length: tokens.columns });
         let mut flow = Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache: Some(cache.clone()) };
         let model: Rc<dyn Model> = self.clone();
         for layer in 0..self.layers.len() {
@@ -167,9 +176,16 @@ impl Model for Llama {
         if cache.is_none() {
             look_for_packing(gpu, tokens, names.mask);
         }
-        let rotary = Rotary::new(gpu, &self.frequencies[0], &positions, 1, embedded.dtype(), names.rotary);
-        let shared = Rc::new(Shared { rotary: Some(rotary), _positions: Some(positions), length: tokens.columns });
-        Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache }
+        self.batch.set(self.batch.get() + 1);
+        let mut locals = vec![embedded.clone()];
+        locals.extend(shape.parts.has_window_mask.then(|| window_mask(gpu, tokens, names.mask)));
+        let frequencies = &self.frequencies[0];
+        let (turns, rotary) = match shape.parts.latent {
+            Some(_) => (Some(turns(gpu, frequencies, &positions, names.rotary)), None),
+            None => (None, Some(Rotary::new(gpu, frequencies, &positions, 1, embedded.dtype(), names.rotary))),
+        };
+        let shared = Rc::new(Shared { turns, rotary, _positions: Some(positions), length: tokens.columns });
+        Flow { hidden: embedded, shared, locals, cache }
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
@@ -193,7 +209,7 @@ fn adapt_layers(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
         Adapted::Attention => number < 4,
         Adapted::Linear => true,
     };
-    let all = layers.iter_mut().flat_map(|layer| layer.projections().enumerate());
+    let all = layers.iter_mut().flat_map(|layer| layer.projections().into_iter().enumerate());
     adapt(gpu, lora, all.filter(|(number, _)| is_adapted(*number)).map(|(_, projection)| projection));
 }
 

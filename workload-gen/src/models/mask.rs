@@ -32,3 +32,34 @@ pub(super) fn look_for_padding(gpu: &Gpu, mask: &Tensor, name: Name) {
     gpu.sync();
     drop((sum, is_full, bits));
 }
+
+/// Which tokens each token sees that has a window over those before it.
+pub(super) fn window_mask(gpu: &Gpu, tokens: &Tokens, name: Name) -> Tensor {
+    let numbers = |elements: u64| gpu.tensor(elements, Dtype::I64, Role::Temporary, name);
+    let square = || gpu.tensor(tokens.columns * tokens.columns, Dtype::U8, Role::Temporary, name);
+    let (rows, heads) = (numbers(tokens.rows), numbers(1));
+    let from_zero = || {
+        let range = numbers(tokens.columns);
+        let shifted = gpu.like(&range, Role::Temporary, name);
+        drop(range);
+        shifted
+    };
+    let (queries, keys) = (from_zero(), from_zero());
+    let all = gpu.tensor(1, Dtype::U8, Role::Temporary, name);
+    let near = {
+        let edges = numbers(tokens.columns);
+        let near = square();
+        drop(edges);
+        near
+    };
+    let mut mask = square();
+    drop((near, all));
+    mask = {
+        let earlier = square();
+        let both = gpu.tensor(mask.elements(), Dtype::U8, Role::Input, name);
+        drop(earlier);
+        both
+    };
+    drop((rows, heads, queries, keys));
+    mask
+}

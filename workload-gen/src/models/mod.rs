@@ -6,9 +6,11 @@
 mod blocks;
 mod decoder;
 mod gpt;
+mod latent;
 mod llama;
 mod mask;
 pub mod megatron;
+mod moe;
 mod neox;
 mod opt;
 mod projection;
@@ -17,9 +19,10 @@ pub mod routing;
 pub mod shapes;
 mod unet;
 
-pub use decoder::KvCache;
+pub use decoder::{KvCache, Parts};
 pub use gpt::Gpt;
 pub use llama::{Llama, LlamaShape};
+pub use moe::{ExpertsForm, Mixed};
 pub use neox::Neox;
 pub use opt::Opt;
 pub use projection::{Adapted, Lora};
@@ -51,6 +54,8 @@ impl Tokens {
 /// What every layer uses. Each checkpoint owns it, too. Fields go in this order.
 #[derive(Default)]
 pub struct Shared {
+    /// Rotary positions as complex numbers.
+    pub turns: Option<Tensor>,
     /// Rotary positions.
     pub rotary: Option<Rotary>,
     /// What they were made of.

@@ -184,7 +184,7 @@ impl Model for Neox {
             look_for_packing(gpu, tokens, name.mask);
         }
         let rotary = Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary);
-        let shared = Shared { rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
+        let shared = Shared { turns: None, rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
         Flow { hidden: rows.clone(), shared: Rc::new(shared), locals: vec![rows], cache }
     }
 

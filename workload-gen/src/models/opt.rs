@@ -189,7 +189,7 @@ impl Model for Opt {
             embedding(cx, &shifted, &self.positions, self.hidden, name.positions)
         };
         let hidden = add(gpu, &rows, &positions, name.embedding);
-        let shared = Rc::new(Shared { rotary: None, _positions: Some(ids), length: tokens.columns });
+        let shared = Rc::new(Shared { _positions: Some(ids), length: tokens.columns, ..Shared::default() });
         Flow { hidden, shared, locals: vec![rows, positions, mask], cache }
     }
 

@@ -94,7 +94,9 @@ impl Projection {
 
     /// Puts the weight into another type.
     pub(super) fn convert(&self, gpu: &Gpu, dtype: Dtype) {
-        convert(gpu, &self.base.weight, dtype, self.name);
+        for weight in self.base.parameters() {
+            convert(gpu, weight, dtype, self.name);
+        }
     }
 
     /// Puts an adapter of two matrices beside the layer, in the weight's own type.

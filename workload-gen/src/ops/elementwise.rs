@@ -61,7 +61,7 @@ pub fn mul(gpu: &Gpu, a: &Tensor, b: &Tensor, name: Name) -> Tensor {
     product(gpu, a, b, Each::Column, name)
 }
 
-/// The product of each row with a factor of its own.
+/// The product of each row with a factor of its own. Either may be the factors.
 pub fn mul_rows(gpu: &Gpu, x: &Tensor, factors: &Tensor, name: Name) -> Tensor {
     product(gpu, x, factors, Each::Row, name)
 }

@@ -33,7 +33,7 @@ fn scatter(gpu: &Gpu, count: u64, elements: u64, width: u64, dtype: Dtype, name:
     let numbers = |count: u64| gpu.tensor(count, Dtype::I64, Role::Temporary, name);
     let (sorted, origin) = (numbers(count), numbers(count));
     let range = numbers(count);
-    gpu.scratch(radix_sort(count), Role::Workspace, name);
+    gpu.scratch(radix_sort(count, 64), Role::Workspace, name);
     drop(range);
     let table = gpu.tensor(elements, dtype, Role::Gradient, name);
     // `embedding_backward_cuda_kernel`: runs of equal numbers are cut into parts of ten rows.
@@ -55,10 +55,15 @@ fn scatter(gpu: &Gpu, count: u64, elements: u64, width: u64, dtype: Dtype, name:
 /// What CUB's scans of some thousand numbers take.
 pub(super) const SCAN: u64 = 1279;
 
-/// What CUB's radix sort of pairs of 64-bit numbers takes: a second copy of both, a histogram of each of eight digits, and a row for
-/// each tile. Read off an H200: tiles of 4608 pairs agree with every length seen there.
-fn radix_sort(pairs: u64) -> u64 {
-    2 * (8 * pairs).next_multiple_of(256) + 8 * 256 * 8 + 1024 * pairs.div_ceil(4608) + 511
+/// What CUB's radix sort of pairs of 64-bit numbers takes that have so many bits: a second copy of both, a histogram of each digit of eight
+/// bits, and a row for each tile. Read off an H200: tiles of 4608 pairs agree with every length seen there. Few pairs are sorted by one block
+/// in its own memory, and CUB asks for one byte.
+pub(super) fn radix_sort(pairs: u64, bits: u64) -> u64 {
+    const ONE_BLOCK: u64 = 2304;
+    if pairs <= ONE_BLOCK {
+        return 1;
+    }
+    2 * (8 * pairs).next_multiple_of(256) + 8 * 256 * bits.div_ceil(8) + 1024 * pairs.div_ceil(4608) + 511
 }
 
 #[cfg(test)]
@@ -69,7 +74,10 @@ mod tests {
     #[test]
     fn a_sort_takes_what_the_card_was_seen_to_take() {
         for (pairs, bytes) in [(3352, 71_679), (3528, 74_751), (4912, 97_791), (7008, 131_071), (12_080, 213_503)] {
-            assert_eq!(radix_sort(pairs), bytes);
+            assert_eq!(radix_sort(pairs, 64), bytes);
+        }
+        for (pairs, bytes) in [(2261, 1), (2399, 44_031), (3996, 69_631), (4800, 83_455), (24_000, 394_751)] {
+            assert_eq!(radix_sort(pairs, 15), bytes);
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Choosing, gathering and scattering rows, as graph networks do.
+//! Choosing, gathering and scattering rows, as graph networks and routers of experts do.
 
+use super::embedding::radix_sort;
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 
 /// Elements of a tile of CUB's selection, and bytes of its state. As many states as a warp has threads come before the first.
@@ -19,14 +20,22 @@ fn cub(sizes: &[u64]) -> u64 {
     sizes.iter().map(|size| size.next_multiple_of(CUB_ALIGNMENT)).sum::<u64>() + CUB_ALIGNMENT - 1
 }
 
-/// `nonzero` of a mask: the places of the `count` elements that are set. The host waits for their number.
-fn nonzero(gpu: &Gpu, mask: &Tensor, count: u64, name: Name) -> Tensor {
+/// Elements that one block counts in its own memory, for which CUB asks for one byte.
+const ONE_BLOCK: u64 = 256 * 16;
+
+/// What CUB's scan of a few numbers asks for.
+pub(super) fn scan(elements: u64) -> u64 {
+    cub(&[(elements.div_ceil(TILE) + PADDING) * TILE_STATE, 1])
+}
+
+/// `nonzero` of a mask: `numbers` in all say where those elements are that are set. The host waits for how many these are.
+pub fn nonzero(gpu: &Gpu, mask: &Tensor, numbers: u64, name: Name) -> Tensor {
     let total = gpu.storage(4, Role::Temporary, name);
-    gpu.scratch(cub(&[COUNTS]), Role::Temporary, name);
+    let partial = if mask.elements() > ONE_BLOCK { cub(&[COUNTS]) } else { 1 };
+    gpu.scratch(partial, Role::Temporary, name);
     gpu.sync_stream();
-    let places = gpu.tensor(count, Dtype::I64, Role::Temporary, name);
-    let tiles = mask.elements().div_ceil(TILE);
-    gpu.scratch(cub(&[(tiles + PADDING) * TILE_STATE, 1]), Role::Temporary, name);
+    let places = gpu.tensor(numbers, Dtype::I64, Role::Temporary, name);
+    gpu.scratch(scan(mask.elements()), Role::Temporary, name);
     drop(total);
     places
 }
@@ -50,6 +59,80 @@ pub fn index_select(gpu: &Gpu, x: &Tensor, index: &Tensor, width: u64, name: Nam
         let _index = saved.unpack(gpu);
         vec![Some(gpu.tensor(elements, dtype, Role::Gradient, name))]
     })
+}
+
+/// Where an indexed assignment puts what it adds: `numbers` many, by `indices` tensors, into `rows` rows. It sorts them.
+fn sort_places(gpu: &Gpu, numbers: u64, indices: usize, rows: u64, name: Name) {
+    let make = || gpu.tensor(numbers, Dtype::I64, Role::Temporary, name);
+    let within = || {
+        let wrapped = make();
+        let strided = make();
+        drop(wrapped);
+        strided
+    };
+    let linear = within();
+    for _ in 1..indices {
+        drop(within());
+    }
+    let (sorted, origin, range) = (make(), make(), make());
+    let bits = u64::from(u64::BITS - rows.saturating_sub(1).leading_zeros());
+    gpu.scratch(radix_sort(numbers, bits), Role::Workspace, name);
+    drop((range, origin, sorted, linear));
+}
+
+/// `x[rows]`: as many rows of `width` elements as the index has numbers; the index is kept. Gradients of the same row are added up in order.
+pub fn take_rows(gpu: &Gpu, x: &Tensor, rows: &Tensor, width: u64, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let saved = tape.save(rows);
+    let (elements, dtype, numbers) = (x.elements(), x.dtype(), rows.elements());
+    let out = gpu.tensor(numbers * width, dtype, Role::Activation, name);
+    tape.record(out, move |gpu, _grad| {
+        let _rows = saved.unpack(gpu);
+        let x = gpu.tensor(elements, dtype, Role::Gradient, name);
+        sort_places(gpu, numbers, 1, elements / width, name);
+        vec![Some(x)]
+    })
+}
+
+/// `x[rows, columns]` of so many elements, both from one tensor of places, which is kept.
+pub fn take_elements(gpu: &Gpu, x: &Tensor, places: &Tensor, numbers: u64, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[x]);
+    let saved = tape.save(places);
+    let (elements, dtype) = (x.elements(), x.dtype());
+    let out = gpu.tensor(numbers, dtype, Role::Activation, name);
+    tape.record(out, move |gpu, _grad| {
+        let _places = saved.unpack(gpu);
+        let x = gpu.tensor(elements, dtype, Role::Gradient, name);
+        sort_places(gpu, numbers, 2, elements, name);
+        // The engine does not add the next one to it where it lies.
+        vec![Some(x.view(elements))]
+    })
+}
+
+/// `base.index_add_(0, rows, x)`: where `base` lies. What is added is kept, and the rows.
+pub fn index_add(gpu: &Gpu, base: &Tensor, x: &Tensor, rows: &Tensor, name: Name) -> Tensor {
+    let tape = gpu.tape(name, &[base, x]);
+    let saved = (tape.save(rows), tape.save(x));
+    let (elements, dtype) = (x.elements(), x.dtype());
+    tape.record(base.detach(), move |gpu, grad| {
+        let _saved = (saved.0.unpack(gpu), saved.1.unpack(gpu));
+        let x = gpu.tensor(elements, dtype, Role::Gradient, name);
+        vec![Some(grad), Some(x)]
+    })
+}
+
+/// `torch.sort` of numbers that need no gradient: them in order, and where they stood.
+pub fn sort(gpu: &Gpu, numbers: u64, name: Name) -> (Tensor, Tensor) {
+    /// Up to so many are sorted in one block's memory.
+    const SMALL: u64 = 4096;
+    let make = || gpu.tensor(numbers, Dtype::I64, Role::Temporary, name);
+    let (values, places) = (make(), make());
+    let range = make();
+    if numbers > SMALL {
+        gpu.scratch(radix_sort(numbers, 64), Role::Workspace, name);
+    }
+    drop(range);
+    (values, places)
 }
 
 /// `zeros.scatter_add_(0, index, x)` with `rows` rows of `width` elements; it keeps the index. The gradient is gathered.

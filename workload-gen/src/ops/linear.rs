@@ -90,6 +90,7 @@ impl Linear {
         };
         let (inputs, outputs, rows, dtype) = (self.inputs, self.outputs, x.elements() / self.inputs, x.dtype());
         let tape = gpu.tape(name, &[&bias, &x, &weight]);
+        let is_matrix = x.is_matrix() || self.form == Form::Conv1d;
         let needs = [tape.needs(0), tape.needs(1), tape.needs(2)];
         let saved_x = needs[2].then(|| tape.save(&x));
         let saved_weight = needs[1].then(|| tape.save(&weight));
@@ -101,7 +102,7 @@ impl Linear {
                 let _weight = saved_weight.and_then(|weight| weight.unpack(gpu));
                 let _x = saved_x.and_then(|x| x.unpack(gpu));
                 let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
-                let x = multiply(needs[1], rows * inputs);
+                let x = multiply(needs[1], rows * inputs).map(|x| if is_matrix { x } else { x.view(rows * inputs) });
                 (x, multiply(needs[2], inputs * outputs))
             };
             // Nobody's formula: the pass itself sums up what is larger than the input.
@@ -120,7 +121,7 @@ impl Linear {
 /// The product of a matrix of rows of `inputs` with one of `inputs` × `outputs`.
 pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64, name: Name) -> Tensor {
     let (rows, dtype): (u64, Dtype) = (x.elements() / inputs, x.dtype());
-    let tape = gpu.tape(name, &[x, weight]);
+    let (tape, is_matrix) = (gpu.tape(name, &[x, weight]), x.is_matrix());
     let needs = [tape.needs(0), tape.needs(1)];
     let saved_x = needs[1].then(|| tape.save(x));
     let saved_weight = needs[0].then(|| tape.save(weight));
@@ -133,8 +134,8 @@ pub fn matmul(gpu: &Gpu, x: &Tensor, weight: &Tensor, inputs: u64, outputs: u64,
         let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
         // It is turned, as the weight was.
         let weight = multiply(needs[1], inputs * outputs).map(|weight| weight.view(inputs * outputs));
-        // A matrix of rows; the input that it is the gradient of has more dimensions.
-        let x = multiply(needs[0], rows * inputs).map(|x| x.view(rows * inputs));
+        // A matrix of rows; the input that it is the gradient of has more dimensions, as a rule.
+        let x = multiply(needs[0], rows * inputs).map(|x| if is_matrix { x } else { x.view(rows * inputs) });
         vec![x, weight]
     })
 }

@@ -23,6 +23,7 @@ mod optimizer;
 mod reduce;
 mod rms_norm;
 mod rotary;
+mod route;
 
 pub use attention::{Heads, Kernel, Layout, Queries, attention};
 pub use cast::{Autocast, Cx, to};
@@ -35,7 +36,7 @@ pub use elementwise::{
 };
 pub use embedding::embedding;
 pub use image::{BatchNorm, GroupNorm, avg_pool, concat, max_pool, mse_loss, upsample};
-pub use index::{index_select, masked_columns, scatter_add};
+pub use index::{index_add, index_select, masked_columns, nonzero, scatter_add, sort, take_elements, take_rows};
 pub(crate) use linear::product;
 pub use linear::{Form, Linear, batched_matmul, matmul};
 pub use loss::{backward_from, causal_loss, cross_entropy};
@@ -47,3 +48,4 @@ pub use optimizer::{AdamW, Sgd, clip_grad_norm, release_list, zero_grad};
 pub use reduce::{Reduction, column_sum, cumsum, mean, row_mean};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Rotary, split_heads};
+pub use route::{grouped_matmul, masked_fill, normalize, offsets, sigmoid, softmax, split2, sum_groups, topk};

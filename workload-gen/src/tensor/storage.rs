@@ -72,11 +72,12 @@ pub struct Tensor {
     elements: u64,
     dtype: Dtype,
     is_view: bool,
+    is_matrix: bool,
 }
 
 impl Tensor {
     pub(super) fn new(storage: Rc<Storage>, elements: u64, dtype: Dtype) -> Tensor {
-        Tensor { edge: None, storage, elements, dtype, is_view: false }
+        Tensor { edge: None, storage, elements, dtype, is_view: false, is_matrix: false }
     }
 
     /// The number of elements.
@@ -117,6 +118,15 @@ impl Tensor {
     /// Whether it is a part or another shape of a tensor.
     pub fn is_view(&self) -> bool {
         self.is_view
+    }
+
+    /// The same tensor seen as rows alone, where otherwise rows belong to sequences: a product's gradient is no view then.
+    pub(crate) fn as_matrix(&self) -> Tensor {
+        Tensor { is_matrix: true, ..self.clone() }
+    }
+
+    pub(crate) fn is_matrix(&self) -> bool {
+        self.is_matrix
     }
 
     /// The same graph with the memory of another tensor, as after `output.data = scalar`.

@@ -2,6 +2,7 @@
 
 mod adversaries;
 mod megatron;
+mod moe;
 mod properties;
 mod random;
 mod run;

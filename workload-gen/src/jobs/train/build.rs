@@ -1,8 +1,13 @@
 //! Puts a plan's model on the device.
 
+use super::ROUTING;
 use super::plan::Plan;
+use crate::lengths::Rng;
+use crate::models::routing::Loads;
 use crate::models::shapes::Family;
-use crate::models::{Adapted, Gpt, Llama, LlamaShape, Lora, Making, Model, Neox, Opt, Weights, convert_all};
+use crate::models::{
+    Adapted, Gpt, Llama, LlamaShape, Lora, Making, Mixed, Model, Neox, Opt, Parts, Weights, convert_all,
+};
 use crate::tensor::{Dtype, Gpu};
 use std::rc::Rc;
 
@@ -40,10 +45,22 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 is_tied: shape.is_tied,
                 lora,
                 is_checkpointed: plan.is_recomputed,
+                parts: parts(plan),
             };
             return Rc::new(Llama::new(gpu, &shape));
         }
     };
     convert_all(gpu, &*model, plan.dtype);
     model
+}
+
+/// What the model has that Llama has not. The router's choices are drawn from the seed.
+fn parts(plan: &Plan) -> Parts {
+    let experts = plan.shape.experts.map(|shape| {
+        let rng = Rng::new(plan.seed).fork(ROUTING);
+        let loads = Loads::new(rng, shape.count, shape.per_token, plan.skew, plan.drift);
+        Mixed { shape, form: plan.experts, loads }
+    });
+    let is_qwen = plan.shape.has_qkv_bias;
+    Parts { has_qkv_bias: is_qwen, has_window_mask: is_qwen, latent: plan.shape.latent, experts }
 }

@@ -35,6 +35,7 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
 /// Purposes that random numbers are drawn for.
 const TRAINING: u64 = 1;
 const EVALUATION: u64 = 2;
+const ROUTING: u64 = 3;
 
 impl Job for Plan {
     fn run(&self, gpu: &Gpu) {

@@ -2,7 +2,8 @@
 
 use super::megatron::Layout;
 use crate::lengths::{Lengths, Shaping};
-use crate::models::shapes::{self, Family, Shape};
+use crate::models::ExpertsForm;
+use crate::models::shapes::{self, Experts, Family, Shape};
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::Dtype;
 
@@ -62,6 +63,15 @@ pub(super) const PARAMS: &[Param] = &[
         4096,
         "",
         "heads",
+    ),
+    count("expert-count", "experts of a layer; the model's if not given", 4096, "", "experts"),
+    count("expert-choices", "experts that each token is sent to; the model's if not given", 4096, "", "experts"),
+    count(
+        "expert-ffn",
+        "width of an expert; if not given, the model's, or the same share of `ffn`",
+        1 << 22,
+        "",
+        "elements",
     ),
     count("vocab", "tokens in the vocabulary; the model's if not given", 1 << 24, "", "tokens"),
     count("positions", "the longest sequence, longer ones are cut; the model's if not given", 1 << 24, "", "tokens"),
@@ -150,6 +160,26 @@ pub(super) const PARAMS: &[Param] = &[
         &["none", "loss", "graph"],
         "none",
     ),
+    choice(
+        "experts",
+        "how experts run: all in one grouped product, or one after another on the tokens that each was sent",
+        &["grouped", "loop"],
+        "grouped",
+    ),
+    Param {
+        key: "skew",
+        about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share",
+        kind: Kind::Real { min: 0.0, max: 10.0 },
+        default: "0.5",
+        unit: "",
+    },
+    Param {
+        key: "drift",
+        about: "batches after which the router's favourites are others",
+        kind: Kind::Int { min: 1, max: 1_000_000_000 },
+        default: "100",
+        unit: "batches",
+    },
 ];
 
 /// A training run.
@@ -182,6 +212,9 @@ pub(super) struct Plan {
     pub(super) save: u64,
     pub(super) leak: Leak,
     pub(super) seed: u64,
+    pub(super) experts: ExpertsForm,
+    pub(super) skew: f64,
+    pub(super) drift: u64,
     /// How the model is spread over ranks, if it is.
     pub(super) layout: Option<Layout>,
 }
@@ -283,6 +316,26 @@ pub(in crate::jobs) fn shape(values: &Values) -> Result<Shape, String> {
     Ok(shape)
 }
 
+/// The model's experts: the numbers of its own that a line does not change.
+fn experts(values: &Values, shape: &Shape) -> Result<Option<Experts>, String> {
+    let name = values.text("model");
+    let published = shapes::shape(name).map_or(shape.ffn, |shape| shape.ffn);
+    let Some(experts) = shape.experts else {
+        return match ["expert-count", "expert-choices", "expert-ffn"].iter().find(|key| values.is_given(key)) {
+            Some(key) => Err(format!("{key} is of a model with experts, and {name} has none; choose another model")),
+            None => Ok(None),
+        };
+    };
+    let wide = |width: u64| (width * shape.ffn / published).max(width.min(1));
+    let count = values.int_or("expert-count", experts.count);
+    let per_token = values.int_or("expert-choices", experts.per_token);
+    if per_token > count {
+        return Err(format!("expert-choices={per_token} are more than expert-count={count}; give fewer"));
+    }
+    let ffn = values.int_or("expert-ffn", wide(experts.ffn));
+    Ok(Some(Experts { count, per_token, ffn, shared_ffn: wide(experts.shared_ffn), ..experts }))
+}
+
 impl Plan {
     /// Reads a line's values.
     pub(super) fn new(values: &Values) -> Result<Plan, String> {
@@ -291,7 +344,8 @@ impl Plan {
             "" => lengths.clone(),
             given => Lengths::parse(given)?,
         };
-        let shape = shape(values)?;
+        let mut shape = shape(values)?;
+        shape.experts = experts(values, &shape)?;
         let layout = Layout::new(values, &shape)?;
         let (ranks, rank) = (values.int("ranks"), values.int("rank"));
         if rank >= ranks && layout.is_none() {
@@ -319,6 +373,9 @@ impl Plan {
         let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
             layout,
+            experts: if values.text("experts") == "loop" { ExpertsForm::Loop } else { ExpertsForm::Grouped },
+            skew: values.real("skew"),
+            drift: values.int("drift"),
             shape,
             dtype: dtype(values.text("dtype")).unwrap_or(published),
             is_converted: values.flag("convert"),

@@ -14,7 +14,9 @@ pub(super) fn cudnn(gpu: &Gpu, [q, k, v]: [&Tensor; 3], heads: Heads, name: Name
     let rows = q.elements() / heads.width;
     let scalar = || gpu.tensor(1, Dtype::I64, Role::Activation, name);
     let (seed, offset) = (scalar(), scalar());
-    let out = gpu.like(q, Role::Activation, name);
+    // Values may have a width of their own.
+    let value = v.elements() * heads.width / k.elements();
+    let out = gpu.tensor(rows * value, q.dtype(), Role::Activation, name);
     let sums = is_recording.then(|| gpu.tensor(rows, Dtype::F32, Role::Activation, name));
     gpu.scratch(workspace([q, k], heads), Role::Workspace, name);
     let sums = sums.map(|sums| tape.save(&sums));

@@ -28,20 +28,6 @@ pub(in super::super) const PARAMS: &[Param] = &[
         default: "fused",
         unit: "",
     },
-    Param {
-        key: "skew",
-        about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share",
-        kind: Kind::Real { min: 0.0, max: 10.0 },
-        default: "0.5",
-        unit: "",
-    },
-    Param {
-        key: "drift",
-        about: "batches after which the router's favourites are others",
-        kind: Kind::Int { min: 1, max: 1_000_000_000 },
-        default: "100",
-        unit: "batches",
-    },
 ];
 
 /// Parameters of training that Megatron-LM's has not.
@@ -60,10 +46,11 @@ const OTHERS: &[&str] = &[
     "eval-dropout",
     "save",
     "leak",
+    "experts",
 ];
 
 /// How a model is spread.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Layout {
     pub(super) stages: u64,
     pub(super) chunks: u64,
@@ -73,8 +60,6 @@ pub(in super::super) struct Layout {
     pub(super) expert_parallel: u64,
     pub(super) is_fused: bool,
     pub(super) recompute: Recompute,
-    pub(super) skew: f64,
-    pub(super) drift: u64,
 }
 
 impl Layout {
@@ -99,8 +84,6 @@ impl Layout {
             expert_parallel: values.int("ep"),
             is_fused: values.text("attention") == "fused",
             recompute,
-            skew: values.real("skew"),
-            drift: values.int("drift"),
         };
         layout.check(values, shape)?;
         Ok(Some(layout))

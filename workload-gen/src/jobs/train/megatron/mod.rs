@@ -8,14 +8,12 @@ mod stage;
 
 pub(super) use layout::{Layout, PARAMS};
 
+use super::ROUTING;
 use super::plan::{Empties, Plan};
 use crate::lengths::{BatchShape, Batches, Rng};
 use crate::models::megatron::Micro;
 use crate::tensor::Gpu;
 use stage::Stage;
-
-/// Purposes that random numbers are drawn for, beside those of other training.
-const ROUTING: u64 = 3;
 
 /// Runs a rank. `batches` are micro-batches.
 pub(super) fn run(gpu: &Gpu, plan: &Plan, layout: &Layout, batches: Batches, rng: &Rng) {

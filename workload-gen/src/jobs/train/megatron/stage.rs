@@ -41,7 +41,7 @@ impl Stage {
         };
         let (gathered, layers) = (Rc::new(Gathered::default()), plan.shape.layers / (layout.stages * layout.chunks));
         let (experts, per_token) = plan.shape.experts.map_or((0, 0), |experts| (experts.count, experts.per_token));
-        let loads = Rc::new(Loads::new(rng.clone(), experts, per_token, layout.skew, layout.drift));
+        let loads = Rc::new(Loads::new(rng.clone(), experts, per_token, plan.skew, plan.drift));
         let place = |chunk: u64| Place { first: (chunk * layout.stages + layout.stage) * layers, layers };
         let chunks: Vec<Chunk> =
             (0..layout.chunks).map(|chunk| Chunk::new(gpu, config, place(chunk), &gathered, &loads)).collect();
