@@ -187,6 +187,7 @@ impl Mixture {
     fn route(&self, cx: &Cx, x: &Tensor) -> (Tensor, Tensor, Tensor) {
         let (gpu, name, shape) = (&cx.gpu, self.name, self.mixed.shape);
         let tokens = x.elements() / self.hidden;
+        let x = &flatten(gpu, x, name);
         let logits = match self.style {
             Style::DeepSeek => {
                 let input = float(gpu, x, name);
