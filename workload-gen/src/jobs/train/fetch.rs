@@ -5,7 +5,7 @@
 //! the first pass records it. They go when the module has run, unless it runs again soon. Gathering happens on a stream of its own, so a
 //! weight that goes is recorded on the stream that has used it.
 
-use super::pace;
+use super::pace::{self, Lead};
 use crate::ops::Modules;
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use allocator_core::StreamId;
@@ -13,8 +13,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Where weights are gathered, and where they are allocated.
-const GATHER: StreamId = StreamId(1);
 /// Elements that are gathered ahead (`stage3_prefetch_bucket_size`).
 const AHEAD: u64 = 50_000_000;
 /// Elements of whole weights at which nothing is gathered ahead (`stage3_max_live_parameters`).
@@ -24,7 +22,7 @@ const REUSE: u64 = 1_000_000_000;
 /// Elements of a weight that stays from its first use to the step (`stage3_param_persistence_threshold`).
 const SMALL: u64 = 100_000;
 /// What DeepSpeed's hooks around a module take of the host's time, about, in nanoseconds.
-const HOOKS: u64 = 300_000;
+const HOOKS: u64 = 1_000_000;
 
 /// A weight of which a rank owns a part.
 pub(super) struct Shard {
@@ -106,14 +104,17 @@ pub(super) struct Store {
     pub(super) shards: Vec<Shard>,
     ranks: u64,
     dtype: Dtype,
+    /// Where weights are gathered, and where they are allocated.
+    stream: StreamId,
     tokens: Cell<u64>,
+    lead: RefCell<Lead>,
     name: Name,
     state: RefCell<State>,
 }
 
 impl Store {
     /// Weights of one type, of which none is whole.
-    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, dtype: Dtype) -> Store {
+    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, dtype: Dtype, stream: StreamId) -> Store {
         let state = State {
             order: Order::Unknown,
             modules: Vec::new(),
@@ -126,7 +127,16 @@ impl Store {
         for (number, shard) in shards.iter().enumerate() {
             shard.whole.set_number(number);
         }
-        Store { shards, ranks, dtype, tokens: Cell::new(0), name: gpu.name("gather"), state: RefCell::new(state) }
+        Store {
+            shards,
+            ranks,
+            dtype,
+            stream,
+            tokens: Cell::new(0),
+            lead: RefCell::default(),
+            name: gpu.name("gather"),
+            state: RefCell::new(state),
+        }
     }
 
     /// A forward pass begins.
@@ -185,7 +195,6 @@ impl Store {
 
     /// Makes a module's weights whole, and gathers those of the next ones.
     fn fetch(&self, gpu: &Gpu, module: &[usize]) {
-        gpu.host(HOOKS);
         self.follow(gpu, module);
         self.gather(gpu, module);
         for &weight in module {
@@ -195,7 +204,7 @@ impl Store {
                 self.arrive(gpu, &gathering);
             }
         }
-        gpu.wait_for(GATHER);
+        gpu.wait_for(self.stream);
         let ahead = self.ahead(module);
         self.gather(gpu, &ahead);
         self.state.borrow_mut().step += 1;
@@ -247,13 +256,13 @@ impl Store {
             shard.is_on_host.then(|| gpu.tensor(shard.part, self.dtype, Role::Communication, shard.name))
         };
         let all: u64 = self.ranks * parts().map(|shard| shard.part).sum::<u64>();
-        let buffers = gpu.on_stream(GATHER, || {
+        let buffers = gpu.on_stream(self.stream, || {
             let buffers = match *weights.as_slice() {
                 // One weight is gathered into its own memory.
                 [weight] => {
                     let shard = &self.shards[weight];
                     let memory = gpu.tensor(all, self.dtype, Role::Parameter, shard.name);
-                    *shard.memory.borrow_mut() = Some((memory, GATHER));
+                    *shard.memory.borrow_mut() = Some((memory, self.stream));
                     bring(shard).into_iter().collect()
                 }
                 _ => {
@@ -285,11 +294,11 @@ impl Store {
             self.shards[weight].is_under_way.set(false);
             return;
         }
-        gpu.on_stream(GATHER, || {
+        gpu.on_stream(self.stream, || {
             for &weight in &gathering.weights {
                 let shard = &self.shards[weight];
                 let memory = gpu.tensor(shard.elements(), self.dtype, Role::Parameter, shard.name);
-                *shard.memory.borrow_mut() = Some((memory, GATHER));
+                *shard.memory.borrow_mut() = Some((memory, self.stream));
                 shard.is_under_way.set(false);
             }
         });
@@ -357,11 +366,15 @@ impl Store {
             *shard.memory.borrow_mut() = Some((memory, gpu.stream()));
         }
         gpu.sync();
+        self.lead.borrow_mut().sync();
     }
 
-    /// Elements of the module's weights, for how long it works.
-    fn elements(&self, module: &[usize]) -> u64 {
-        module.iter().map(|&weight| self.shards[weight].elements()).sum()
+    /// The module runs so many times as long as its forward pass.
+    fn work(&self, gpu: &Gpu, module: &[usize], times: u64) {
+        let elements = module.iter().map(|&weight| self.shards[weight].elements()).sum();
+        let work = times * pace::pass(elements, self.tokens.get());
+        gpu.work(work);
+        gpu.host(self.lead.borrow_mut().launch(work, HOOKS));
     }
 }
 
@@ -376,7 +389,7 @@ impl Modules for Around {
     fn enter(&self, gpu: &Gpu, weights: &[&Parameter], x: &Tensor) -> Tensor {
         let (store, module) = (self.0.clone(), numbers(weights));
         store.fetch(gpu, &module);
-        gpu.work(pace::pass(store.elements(&module), store.tokens.get()));
+        store.work(gpu, &module, 1);
         let tape = gpu.tape(store.name, &[x]);
         tape.record(x.detach(), move |gpu, grad| {
             store.leave(gpu, &module);
@@ -390,7 +403,7 @@ impl Modules for Around {
         let tape = gpu.tape(store.name, &[&output]);
         tape.record(output.detach(), move |gpu, grad| {
             store.fetch(gpu, &module);
-            gpu.work(2 * pace::pass(store.elements(&module), store.tokens.get()));
+            store.work(gpu, &module, 2);
             vec![Some(grad)]
         })
     }

@@ -16,7 +16,8 @@ use allocator_core::StreamId;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// Where gradients are copied into the bucket and scattered.
+/// Where weights are gathered, and where gradients are copied into the bucket and scattered, while the computation goes on.
+const GATHER: StreamId = StreamId(1);
 const REDUCE: StreamId = StreamId(2);
 /// Elements of the bucket of gradients (`reduce_bucket_size`).
 const BUCKET: u64 = 500_000_000;
@@ -52,6 +53,7 @@ struct Gradients {
     store: Rc<Store>,
     ranks: u64,
     dtype: Dtype,
+    stream: StreamId,
     are_on_host: bool,
     bucket: Tensor,
     filling: RefCell<Vec<usize>>,
@@ -107,11 +109,13 @@ impl Zero3 {
         for shard in shards.iter().filter(|shard| shard.whole.is_trained()) {
             gpu.scratch(shard.part * ranks * dtype.bytes(), Role::Parameter, shard.name);
         }
-        let store = Rc::new(Store::new(gpu, shards, ranks, dtype));
+        let [gather, reduce] = if plan.overlaps { [GATHER, REDUCE] } else { [StreamId::DEFAULT; 2] };
+        let store = Rc::new(Store::new(gpu, shards, ranks, dtype, gather));
         let gradients = Rc::new(Gradients {
             store: store.clone(),
             ranks,
             dtype,
+            stream: reduce,
             are_on_host: offload != Offload::Nothing,
             bucket,
             filling: RefCell::default(),
@@ -155,9 +159,9 @@ impl Gradients {
         if is_full && filled > 0 {
             self.scatter(gpu);
         }
-        gpu.on_stream(REDUCE, || gpu.wait_for(StreamId::DEFAULT));
+        gpu.on_stream(self.stream, || gpu.wait_for(StreamId::DEFAULT));
         if grad.elements() <= BUCKET {
-            gpu.record_stream(&grad, REDUCE);
+            self.record(gpu, &grad);
             drop(weight.replace_grad(Some(self.bucket.view(grad.elements()))));
         } else {
             drop(weight.replace_grad(Some(grad)));
@@ -173,10 +177,10 @@ impl Gradients {
         }
         filling.sort_unstable();
         if self.under_way.replace(self.under_way.get() + 1) > UNDER_WAY {
-            gpu.on_stream(REDUCE, || gpu.sync_stream());
+            gpu.on_stream(self.stream, || gpu.sync_stream());
             self.under_way.set(1);
         }
-        gpu.on_stream(REDUCE, || {
+        gpu.on_stream(self.stream, || {
             let shards = || filling.iter().map(|&number| &self.store.shards[number]);
             let all: u64 = self.ranks * shards().map(|shard| shard.part).sum::<u64>();
             // One gradient that needs no padding is scattered where it lies.
@@ -191,11 +195,18 @@ impl Gradients {
                 if let Some(grad) = shard.whole.replace_grad(None)
                     && grad.elements() > BUCKET
                 {
-                    gpu.record_stream(&grad, REDUCE);
+                    self.record(gpu, &grad);
                 }
             }
             drop(flat);
         });
+    }
+
+    /// A gradient is read where gradients are scattered.
+    fn record(&self, gpu: &Gpu, grad: &Tensor) {
+        if self.stream != StreamId::DEFAULT {
+            gpu.record_stream(grad, self.stream);
+        }
     }
 
     /// A part of a gradient goes to the host, and its norm is computed on the way.
@@ -227,7 +238,7 @@ impl Parallel for Zero3 {
     /// What is left in the bucket is scattered, and the host waits.
     fn finish(&self, gpu: &Gpu) {
         self.gradients.scatter(gpu);
-        gpu.on_stream(REDUCE, || gpu.sync_stream());
+        gpu.on_stream(self.gradients.stream, || gpu.sync_stream());
         self.gradients.under_way.set(0);
     }
 
