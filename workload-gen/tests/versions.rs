@@ -20,6 +20,19 @@ const PINNED: &[(&str, u32, u64)] = &[
     ),
     ("generate:layers=2,hidden=256,heads=8,vocab=500,calls=3", 1, 0x2dc16856987a8eab),
     ("train:layers=2", 1, 0xba839c9676db3117),
+    (
+        "train:llama-2-7b,layers=4,hidden=512,pp=2,interleave=2,rank=1,accumulate=4,steps=4,recompute=full",
+        1,
+        0xe4822832970aa797,
+    ),
+    (
+        "train:gpt2,layers=2,tp=2,sequence-parallel,recompute=selective,attention=written-out,steps=2",
+        1,
+        0x8b839fcf5b26838c,
+    ),
+    ("train:mixtral-8x7b,layers=1,hidden=512,ep=4,steps=3", 1, 0xdcfa9d4edc3020ce),
+    ("train:qwen1.5-moe-a2.7b,layers=1,hidden=512,experts=loop,skew=1,steps=2", 1, 0xe8106a7893226d9e),
+    ("train:deepseek-v2-lite,layers=2,steps=2", 1, 0xb9f526c60289c0c4),
     ("churn:allocations=2000", 1, 0x61736f5335fa74c5),
     (
         "churn:size=zipf(1.1,5000),allocations=900,grain=512,lifetime=bimodal(3,400,0.1),kept=0.02,streams=3",
