@@ -2,8 +2,8 @@
 //!
 //! Twelve batches each, by PyTorch 2.11 and transformers 5.17. The setup, where those runs moved a model from the host, is left out.
 
-use workload_gen::Event;
 use workload_gen::spec::Spec;
+use workload_gen::{Event, Trace};
 
 /// What all lines have in common.
 const BATCHES: &str = "layers=6,hidden=512,heads=8,batch=4,shaping=alike,steps=12,lengths=list(497,36,98,331,72,271,287,142,286,170,106,202)";
@@ -59,9 +59,23 @@ fn a_model_of_each_family_allocates_what_an_h200_showed() {
     }
 }
 
+/// Adapters of rank 8 on what the attention of two layers has: one product or three, and the output.
 #[test]
-fn models_without_adapters_say_so() {
-    let error = Spec::parse("train:gpt2,lora=8").map(|spec| spec.trace()).expect_err("gpt2 has no adapters");
-    assert!(error.to_string().contains("lora=8: gpt2 has no adapters here"), "{error}");
-    Spec::parse("train:llama-2-7b,lora=8").expect("a Llama has adapters");
+fn every_family_has_adapters() {
+    for (model, widths) in [("gpt2", 3 + 1 + 1 + 1), ("gpt-neox-20b", 3 + 1 + 1 + 1), ("opt-1.3b", 4 * 2)] {
+        let line = format!("train:{model},layers=2,hidden=64,heads=4,vocab=100,batch=2,steps=2,lengths=16,lora=8");
+        let trace = Spec::parse(&line).unwrap_or_else(|why| panic!("{why}")).trace();
+        let states: u64 = states(&trace).iter().sum();
+        assert_eq!(states, 2 * 2 * 8 * 64 * widths * 4, "{model}");
+    }
+}
+
+/// Sizes of the optimizer's states.
+fn states(trace: &Trace) -> Vec<u64> {
+    let allocs = trace.events.iter().filter_map(|event| match *event {
+        Event::Alloc { size, .. } => Some(size),
+        _ => None,
+    });
+    let is_state = |label: &u32| trace.label_texts[*label as usize].starts_with("optimizer ");
+    allocs.zip(&trace.labels).filter(|(_, label)| is_state(label)).map(|(size, _)| size).collect()
 }

@@ -104,7 +104,7 @@ impl Generate {
             made: if values.flag("convert") { Dtype::F32 } else { dtype },
             dtype,
             is_tied: numbers.is_tied,
-            lora: None,
+            is_adapted: false,
             is_checkpointed: false,
             parts: Parts::default(),
         };

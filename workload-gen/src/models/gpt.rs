@@ -4,7 +4,7 @@ use super::blocks::{Head, dropped, embedded, listed};
 use super::mask::look_for_packing;
 use super::projection::{Projection, adapt};
 use super::shapes::Shape;
-use super::{Flow, KvCache, Making, Model, Part, Shared, Tokens, Weights};
+use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, Kernel, LayerNorm, Layout, Linear, Queries, add, attention, embedding, new_gelu, split_heads,
     split3,
@@ -55,15 +55,12 @@ impl Gpt {
     /// Makes the weights in the order in which a model moves to the device.
     pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Gpt {
         let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.lora.is_some() && !has_cache;
+        let is_leaf = making.is_adapted && !has_cache;
         let tokens = weights.table(gpu, shape.vocab, hidden, "wte");
         let positions = weights.table(gpu, shape.position_rows(), hidden, "wpe");
         let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
         let norm = weights.layer_norm(gpu, hidden, "ln_f");
         let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
-        if let Some(lora) = &making.lora {
-            adapt(gpu, lora, layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
-        }
         for layer in &mut layers {
             layer.parameters = layer.list();
         }
@@ -155,6 +152,13 @@ impl Layer {
 }
 
 impl Model for Gpt {
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
+        adapt(gpu, lora, self.layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
+        for layer in &mut self.layers {
+            layer.parameters = layer.list();
+        }
+    }
+
     fn layers(&self) -> usize {
         self.layers.len()
     }

@@ -33,8 +33,8 @@ pub struct LlamaShape {
     pub dtype: Dtype,
     /// Whether the head's weight is the embedding's.
     pub is_tied: bool,
-    /// Adapters, if the model's own weights are frozen.
-    pub lora: Option<Lora>,
+    /// Whether it gets adapters, so that its own weights are frozen.
+    pub is_adapted: bool,
     /// Whether the layers keep their input alone, and run again in the backward pass.
     pub is_checkpointed: bool,
     /// What it has that Llama has not.
@@ -80,7 +80,7 @@ impl Llama {
             head: name("lm_head"),
             loss: name("loss"),
         };
-        let is_trained = shape.lora.is_none();
+        let is_trained = !shape.is_adapted;
         let heads = Heads { heads: shape.heads, shared: shape.kv_heads, width: shape.head_width, has_dropout: false };
         let widths = Widths { hidden: shape.hidden, ffn: shape.ffn, heads };
         let table = shape.vocabulary * shape.hidden;
@@ -104,16 +104,7 @@ impl Llama {
         let buffers = if shape.dtype == shape.made { Dtype::F32 } else { shape.dtype };
         let frequencies = frequencies.map(|buffer| to(gpu, &buffer, buffers, Role::Buffer, names.rotary));
         convert(gpu, &head, shape.dtype, names.head);
-        if let Some(lora) = &shape.lora {
-            adapt_layers(gpu, &mut layers, lora);
-        }
-
-        let mut of_layers = Vec::new();
-        for layer in &mut layers {
-            let mut parameters = Vec::new();
-            layer.collect(&mut parameters);
-            of_layers.push(parameters);
-        }
+        let of_layers = listed(&mut layers);
         let mut after = vec![norm.weight.clone()];
         after.extend((!shape.is_tied).then(|| head.clone()));
         let parameters = [vec![vec![embed.clone()]], of_layers, vec![after]];
@@ -148,6 +139,17 @@ impl Llama {
 }
 
 impl Model for Llama {
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
+        let is_adapted = |number: usize| match lora.adapted {
+            Adapted::QueryValue => number == 0 || number == 2,
+            Adapted::Attention => number < 4,
+            Adapted::Linear => true,
+        };
+        let all = self.layers.iter_mut().flat_map(|layer| layer.projections().into_iter().enumerate());
+        adapt(gpu, lora, all.filter(|(number, _)| is_adapted(*number)).map(|(_, projection)| projection));
+        self.parameters[1] = listed(&mut self.layers);
+    }
+
     fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -165,7 +167,7 @@ impl Model for Llama {
         let embedded = {
             let rows = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
             // peft: without it, the first checkpoint would have no input that needs a gradient.
-            let is_leaf = shape.lora.is_some() && shape.is_checkpointed && gpu.is_recording();
+            let is_leaf = shape.is_adapted && shape.is_checkpointed && gpu.is_recording();
             if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
         };
         let cache = (!shape.is_checkpointed).then(|| Rc::new(KvCache::new(shape.layers)));
@@ -203,14 +205,14 @@ impl Model for Llama {
     }
 }
 
-fn adapt_layers(gpu: &Gpu, layers: &mut [Layer], lora: &Lora) {
-    let is_adapted = |number: usize| match lora.adapted {
-        Adapted::QueryValue => number == 0 || number == 2,
-        Adapted::Attention => number < 4,
-        Adapted::Linear => true,
+/// The weights of each layer.
+fn listed(layers: &mut [Layer]) -> Vec<Vec<Parameter>> {
+    let of_layer = |layer: &mut Layer| {
+        let mut parameters = Vec::new();
+        layer.collect(&mut parameters);
+        parameters
     };
-    let all = layers.iter_mut().flat_map(|layer| layer.projections().into_iter().enumerate());
-    adapt(gpu, lora, all.filter(|(number, _)| is_adapted(*number)).map(|(_, projection)| projection));
+    layers.iter_mut().map(of_layer).collect()
 }
 
 /// The frequencies of `base^(-2i/width)`, which are computed twice: as the module is made and as its buffers are set.

@@ -98,6 +98,8 @@ pub enum Part {
 
 /// A language model.
 pub trait Model {
+    /// Puts adapters beside linear layers. The model's own weights are frozen.
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora);
     /// How many layers it has.
     fn layers(&self) -> usize;
     /// The weights of a part, in the order in which the framework lists them. A weight that two parts share belongs to the first.
@@ -119,10 +121,9 @@ pub fn all_parameters(model: &dyn Model) -> Vec<Parameter> {
 
 /// Puts all weights of a model into another type, as `to` does: the old memory goes when the new is there.
 pub fn convert_all(gpu: &Gpu, model: &dyn Model, dtype: Dtype) {
+    let frozen = gpu.name("frozen weights");
     for weight in all_parameters(model) {
-        if let Some(name) = weight.name() {
-            projection::convert(gpu, &weight, dtype, name);
-        }
+        projection::convert(gpu, &weight, dtype, weight.name().unwrap_or(frozen));
     }
 }
 
@@ -130,7 +131,7 @@ pub fn convert_all(gpu: &Gpu, model: &dyn Model, dtype: Dtype) {
 pub const TRAINED: Weights = Weights { dtype: Dtype::F32, are_trained: true };
 
 /// How a model of the GPT family is made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Making {
     /// Its weights.
     pub weights: Weights,
@@ -138,8 +139,8 @@ pub struct Making {
     pub buffers: Dtype,
     /// Whether the forward pass fills a cache of keys and values, as transformers does unless told otherwise.
     pub has_cache: bool,
-    /// Adapters beside the attention's layers, if the model's own weights are frozen.
-    pub lora: Option<Lora>,
+    /// Whether it gets adapters.
+    pub is_adapted: bool,
 }
 
 /// How weights are made.

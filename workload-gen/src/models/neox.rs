@@ -4,7 +4,7 @@ use super::blocks::{Head, embedded, listed};
 use super::mask::look_for_packing;
 use super::projection::{Projection, adapt};
 use super::shapes::Shape;
-use super::{Flow, KvCache, Making, Model, Part, Shared, Tokens, Weights};
+use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, LayerNorm, Layout, Linear, Queries, Rotary, add, attention, cat, gelu, slice, split_heads, split3,
 };
@@ -59,7 +59,7 @@ impl Neox {
     /// Makes the weights in the order in which a model moves to the device.
     pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Neox {
         let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.lora.is_some() && !has_cache;
+        let is_leaf = making.is_adapted && !has_cache;
         let table = weights.table(gpu, shape.vocab, hidden, "embed_in");
         let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
         let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
@@ -72,9 +72,6 @@ impl Neox {
         let frequencies = gpu.tensor(shape.head_width / TURNED / 2, making.buffers, Role::Buffer, name.rotary);
         let head = weights.linear(gpu, hidden, shape.vocab, false, "embed_out");
         head.weight.set_columns(hidden);
-        if let Some(lora) = &making.lora {
-            adapt(gpu, lora, layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
-        }
         for layer in &mut layers {
             layer.parameters = layer.list();
         }
@@ -160,6 +157,13 @@ impl Layer {
 }
 
 impl Model for Neox {
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
+        adapt(gpu, lora, self.layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
+        for layer in &mut self.layers {
+            layer.parameters = layer.list();
+        }
+    }
+
     fn layers(&self) -> usize {
         self.layers.len()
     }

@@ -5,7 +5,7 @@ use super::blocks::{Head, dropped, embedded, listed};
 use super::mask::look_for_padding;
 use super::projection::{Projection, adapt};
 use super::shapes::Shape;
-use super::{Flow, KvCache, Making, Model, Part, Shared, Tokens, Weights};
+use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, Kernel, LayerNorm, Layout, Linear, Queries, add, attention, cumsum, embedding, relu, reshape,
     scale, split_heads,
@@ -61,15 +61,12 @@ impl Opt {
     /// Makes the weights in the order in which a model moves to the device.
     pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Opt {
         let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.lora.is_some() && !has_cache;
+        let is_leaf = making.is_adapted && !has_cache;
         let tokens = weights.table(gpu, shape.vocab, hidden, "embed_tokens");
         let positions = weights.table(gpu, shape.position_rows(), hidden, "embed_positions");
         let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
         let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
         let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
-        if let Some(lora) = &making.lora {
-            adapt(gpu, lora, layers.iter_mut().flat_map(Layer::attention_layers));
-        }
         for layer in &mut layers {
             layer.parameters = layer.list();
         }
@@ -164,6 +161,13 @@ impl Layer {
 }
 
 impl Model for Opt {
+    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
+        adapt(gpu, lora, self.layers.iter_mut().flat_map(Layer::attention_layers));
+        for layer in &mut self.layers {
+            layer.parameters = layer.list();
+        }
+    }
+
     fn layers(&self) -> usize {
         self.layers.len()
     }

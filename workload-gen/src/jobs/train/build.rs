@@ -25,12 +25,12 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
         weights: Weights { dtype: made, are_trained: lora.is_none() },
         buffers,
         has_cache: !plan.is_recomputed,
-        lora: lora.clone(),
+        is_adapted: lora.is_some(),
     };
-    let model: Rc<dyn Model> = match shape.family {
-        Family::Gpt2 => Rc::new(Gpt::new(gpu, shape, &making)),
-        Family::Opt => Rc::new(Opt::new(gpu, shape, &making)),
-        Family::Neox => Rc::new(Neox::new(gpu, shape, &making)),
+    let mut model: Box<dyn Model> = match shape.family {
+        Family::Gpt2 => Box::new(Gpt::new(gpu, shape, &making)),
+        Family::Opt => Box::new(Opt::new(gpu, shape, &making)),
+        Family::Neox => Box::new(Neox::new(gpu, shape, &making)),
         Family::Llama | Family::Moe => {
             let shape = LlamaShape {
                 layers: shape.layers as usize,
@@ -43,15 +43,18 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
                 made,
                 dtype: plan.dtype,
                 is_tied: shape.is_tied,
-                lora,
+                is_adapted: lora.is_some(),
                 is_checkpointed: plan.is_recomputed,
                 parts: parts(plan),
             };
-            return Rc::new(Llama::new(gpu, &shape));
+            Box::new(Llama::new(gpu, &shape))
         }
     };
     convert_all(gpu, &*model, plan.dtype);
-    model
+    if let Some(lora) = &lora {
+        model.adapt(gpu, lora);
+    }
+    Rc::from(model)
 }
 
 /// What the model has that Llama has not. The router's choices are drawn from the seed.

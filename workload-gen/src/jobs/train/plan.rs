@@ -373,11 +373,6 @@ impl Plan {
         // Weights in 16 bits need no autocast.
         let is_cast = matches!(sharing, Sharing::Alone | Sharing::Replicas) || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
-        let lora = values.int("lora");
-        if lora > 0 && !matches!(shape.family, Family::Llama | Family::Moe) {
-            let model = values.text("model");
-            return Err(format!("lora={lora}: {model} has no adapters here; give a Llama, or leave `lora` out"));
-        }
         let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
             layout,
@@ -396,7 +391,7 @@ impl Plan {
             accumulate: values.int("accumulate"),
             is_clipped: values.flag("clip"),
             is_recomputed: values.text("recompute") == "full",
-            lora,
+            lora: values.int("lora"),
             sharing,
             ranks,
             rank,
