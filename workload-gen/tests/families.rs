@@ -6,23 +6,41 @@ use workload_gen::spec::Spec;
 use workload_gen::{Event, Trace};
 
 /// What all lines have in common.
-const BATCHES: &str = "layers=6,hidden=512,heads=8,batch=4,shaping=alike,steps=12,lengths=list(497,36,98,331,72,271,287,142,286,170,106,202)";
+const BATCHES: &str =
+    "hidden=512,heads=8,batch=4,shaping=alike,steps=12,lengths=list(497,36,98,331,72,271,287,142,286,170,106,202)";
 
 /// The rest of each line, and what was seen: allocations, their bytes, and the most bytes that lived at a time beside those that lived
 /// before the first batch.
 const SEEN: &[(&str, u64, u64, u64)] = &[
-    ("train:opt-1.3b,ffn=2048,vocab=50272,positions=1024,dtype=fp32", 9215, 24_322_348_068, 1_537_489_224),
-    ("train:gpt-neox-20b,ffn=2048,vocab=50432,positions=1024,dtype=fp32", 9359, 26_550_429_016, 1_666_075_176),
+    ("train:opt-1.3b,ffn=2048,vocab=50272,layers=6,positions=1024,dtype=fp32", 9215, 24_322_348_068, 1_537_489_224),
+    ("train:gpt-neox-20b,ffn=2048,vocab=50432,layers=6,positions=1024,dtype=fp32", 9359, 26_550_429_016, 1_666_075_176),
     (
-        "train:gpt-neox-20b,ffn=2048,vocab=50432,positions=1024,convert,dtype=bf16,autocast=no,recompute=full",
+        "train:gpt-neox-20b,ffn=2048,vocab=50432,layers=6,positions=1024,convert,dtype=bf16,autocast=no,recompute=full",
         8940,
         19_956_418_588,
         1_254_062_096,
     ),
-    ("train:llama-2-7b,ffn=1408,kv-heads=4,convert,dtype=bf16,autocast=no", 9462, 16_458_149_096, 1_074_431_576),
-    ("train:llama-2-7b,ffn=1408,kv-heads=4,dtype=fp32", 11_370, 22_508_260_584, 1_274_355_128),
-    ("train:llama-2-7b,ffn=1408,kv-heads=4,dtype=fp32,autocast=no", 10_146, 24_827_024_344, 1_512_236_792),
-    ("train:gpt2,positions=1024,autocast=no", 6347, 29_912_768_400, 1_988_385_152),
+    (
+        "train:llama-2-7b,layers=6,ffn=1408,kv-heads=4,convert,dtype=bf16,autocast=no",
+        9462,
+        16_458_149_096,
+        1_074_431_576,
+    ),
+    ("train:llama-2-7b,layers=6,ffn=1408,kv-heads=4,dtype=fp32", 11_370, 22_508_260_584, 1_274_355_128),
+    ("train:llama-2-7b,layers=6,ffn=1408,kv-heads=4,dtype=fp32,autocast=no", 10_146, 24_827_024_344, 1_512_236_792),
+    ("train:gpt2,layers=6,positions=1024,autocast=no", 6347, 29_912_768_400, 1_988_385_152),
+    (
+        "train:mixtral-8x7b,layers=4,ffn=1024,expert-ffn=1024,kv-heads=2,vocab=32000,convert,dtype=bf16,autocast=no",
+        10_226,
+        18_880_332_568,
+        1_090_258_552,
+    ),
+    (
+        "train:qwen1.5-moe-a2.7b,layers=4,expert-ffn=352,expert-count=16,vocab=32000,convert,dtype=bf16,autocast=no",
+        11_767,
+        20_159_016_152,
+        1_158_387_928,
+    ),
 ];
 
 /// Allocations from the first batch on, their bytes, and the most that lived at a time beside what lived before.

@@ -176,7 +176,10 @@ impl Model for Llama {
             gpu.like(&range, Role::Input, names.model)
         };
         if cache.is_none() {
-            look_for_packing(gpu, tokens, names.mask);
+            // Once for each mask that layers may have.
+            for _ in 0..if shape.parts.has_window_mask { 2 } else { 1 } {
+                look_for_packing(gpu, tokens, names.mask);
+            }
         }
         self.batch.set(self.batch.get() + 1);
         let mut locals = vec![embedded.clone()];

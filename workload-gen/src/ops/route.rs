@@ -45,16 +45,19 @@ pub fn normalize(gpu: &Gpu, x: Tensor, rows: u64, name: Name) -> Tensor {
     let before = tape.is_recording().then(|| gpu.like(&x, Role::Activation, name));
     let saved = (before.map(|before| tape.save(&before)), tape.save(&sums));
     tape.record(x.detach(), move |gpu, grad| {
-        let _saved = (saved.0.and_then(|before| before.unpack(gpu)), saved.1.unpack(gpu));
-        let times = {
-            let once = gpu.like(&grad, Role::Temporary, name);
-            let twice = gpu.like(&grad, Role::Temporary, name);
-            let negative = gpu.like(&grad, Role::Temporary, name);
-            let times = gpu.like(&grad, Role::Temporary, name);
-            drop((negative, twice, once));
-            times
+        let (x, times) = {
+            let _saved = (saved.0.and_then(|before| before.unpack(gpu)), saved.1.unpack(gpu));
+            let times = {
+                let once = gpu.like(&grad, Role::Temporary, name);
+                let twice = gpu.like(&grad, Role::Temporary, name);
+                let negative = gpu.like(&grad, Role::Temporary, name);
+                let times = gpu.like(&grad, Role::Temporary, name);
+                drop((negative, twice, once));
+                times
+            };
+            (gpu.like(&grad, Role::Gradient, name), times)
         };
-        let x = gpu.like(&grad, Role::Gradient, name);
+        // Nobody's formula: the pass itself sums up what is larger than the input.
         let sums = gpu.tensor(rows, grad.dtype(), Role::Gradient, name);
         drop(times);
         vec![Some(x), Some(sums)]

@@ -341,7 +341,9 @@ fn experts(values: &Values, shape: &Shape) -> Result<Option<Experts>, String> {
         return Err(format!("expert-choices={per_token} are more than expert-count={count}; give fewer"));
     }
     let ffn = values.int_or("expert-ffn", wide(experts.ffn));
-    Ok(Some(Experts { count, per_token, ffn, shared_ffn: wide(experts.shared_ffn), ..experts }))
+    // What all tokens go through is as wide as so many experts.
+    let shared_ffn = experts.shared_ffn * ffn / experts.ffn;
+    Ok(Some(Experts { count, per_token, ffn, shared_ffn, ..experts }))
 }
 
 impl Plan {
