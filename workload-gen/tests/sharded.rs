@@ -4,7 +4,8 @@ mod common;
 
 use common::jobs::{alike, generated, numbers, recording, requests, shapes};
 use common::recordings;
-use workload_gen::Event;
+use workload_gen::spec::Spec;
+use workload_gen::{Event, Trace};
 
 /// GPT-2 as the recordings' recipe has it.
 fn fully_sharded(lengths: &[u64], ranks: u64, rank: u64) -> String {
@@ -52,4 +53,115 @@ fn shards_are_whole_rows() {
     assert_eq!(weights(7, 6).0, 7180 * 1024 * 4);
     // The shard, two states and the temporary of the optimizer; the last rank's are smaller.
     assert_eq!((weights(7, 0).1, weights(7, 6).1), (4, 1));
+}
+
+/// A small model on four cards.
+fn of_four(more: &str) -> Trace {
+    generated(&format!("train:llama-2-7b,layers=4,hidden=512,vocab=4000,batch=2,lengths=64,steps=3,ranks=4{more}"))
+}
+
+/// Bytes of all allocations whose label begins with `prefix`.
+fn bytes(trace: &Trace, prefix: &str) -> u64 {
+    let labels = trace.labels.iter().map(|&label| &trace.label_texts[label as usize]);
+    let sizes = requests(trace).map(|(size, _)| size);
+    labels.zip(sizes).filter(|(label, _)| label.starts_with(prefix)).map(|(_, size)| size).sum()
+}
+
+/// What lives at the end of a trace.
+fn left(trace: &Trace) -> u64 {
+    let mut live = vec![0; trace.header.slots as usize];
+    for event in &trace.events {
+        match *event {
+            Event::Alloc { slot, size, .. } => live[slot as usize] = size,
+            Event::Free { slot, .. } => live[slot as usize] = 0,
+            _ => {}
+        }
+    }
+    live.iter().sum()
+}
+
+/// Weights of that model: a table and a head, and of each layer four matrices of attention, three of the MLP and two norms.
+const WEIGHTS: u64 = 2 * 4000 * 512 + 4 * (4 * 512 * 512 + 3 * 512 * 1376 + 2 * 512) + 512;
+
+#[test]
+fn a_rank_has_its_share_of_the_states() {
+    // A rank updates a quarter in 32 bits, and has two moments of it.
+    for stage in ["1", "2"] {
+        let trace = of_four(&format!(",zero={stage}"));
+        assert_eq!(bytes(&trace, "optimizer adamw"), 3 * 4 * WEIGHTS.next_multiple_of(8) / 4, "stage {stage}");
+    }
+    let trace = of_four(",zero=3");
+    assert_eq!(bytes(&trace, "optimizer adamw"), 3 * 4 * WEIGHTS / 4);
+    for offload in ["1,offload=optimizer", "2,offload=optimizer", "3,offload=optimizer", "3,offload=all"] {
+        assert_eq!(bytes(&of_four(&format!(",zero={offload}")), "optimizer"), 0, "stage {offload}");
+    }
+}
+
+/// What lives between steps gets less from stage to stage, and with what is kept on the host.
+#[test]
+fn each_stage_keeps_less() {
+    let kept = |more: &str| {
+        let bucket = 2 * 500_000_000;
+        left(&of_four(more)) - if more.contains("zero=3") { bucket } else { 0 }
+    };
+    let lines = [",zero=1", ",zero=3", ",zero=3,offload=optimizer", ",zero=3,offload=all"];
+    let found = lines.map(kept);
+    assert!(found.is_sorted_by(|before, after| before > after), "{found:?}");
+    assert!(kept("") > found[0], "replicas have all states");
+}
+
+/// Weights come and go on a stream of their own, and what goes waits for the stream that used it.
+#[test]
+fn gathered_weights_are_recorded_on_the_stream_that_uses_them() {
+    let uses = |trace: &Trace| trace.events.iter().filter(|event| matches!(event, Event::Use { .. })).count();
+    let (overlapped, plain) = (of_four(",zero=3"), of_four(",zero=3,overlap=no"));
+    assert!(uses(&overlapped) > 100 && uses(&plain) == 0);
+    let streams = |trace: &Trace| requests(trace).map(|(_, stream)| stream).max();
+    assert_eq!((streams(&overlapped), streams(&plain)), (Some(2), Some(0)));
+}
+
+/// In the first pass, which records the order of modules, a weight goes when its module has run and comes again for the backward pass. After
+/// that a model as small as this one stays whole from the forward to the backward pass.
+#[test]
+fn a_weight_stays_where_it_is_used_again_soon() {
+    let trace = of_four(",zero=3");
+    let mut gathered = Vec::new();
+    let mut labels = trace.labels.iter();
+    for event in &trace.events {
+        match *event {
+            Event::Mark { .. } => gathered.push(0),
+            Event::Alloc { stream, .. } => {
+                let label = &trace.label_texts[*labels.next().expect("each allocation has a label") as usize];
+                if let Some(count) = gathered.last_mut().filter(|_| stream.0 == 1 && label.contains("mlp.up_proj")) {
+                    *count += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    // Four layers, forward and backward.
+    assert_eq!(gathered, [8, 4, 4]);
+}
+
+/// Gradients of replicas are copied into buckets, which follow the order in which gradients came from the second pass on.
+#[test]
+fn replicas_have_buckets_for_all_gradients() {
+    let trace = of_four("");
+    // The ranks agree on the weights first. Two more times there are buckets for all of them.
+    assert_eq!(bytes(&trace, "communication ddp"), 3 * WEIGHTS * 2);
+    assert!(bytes(&generated("train:llama-2-7b,layers=1,hidden=64,steps=1"), "communication") == 0);
+}
+
+#[test]
+fn what_does_not_go_together_is_said() {
+    for (line, why) in [
+        ("train:gpt2,offload=optimizer", "offload=optimizer needs zero=1, zero=2 or zero=3; this is zero=0"),
+        ("train:gpt2,zero=2,offload=all", "offload=all needs zero=3; this is zero=2"),
+        ("train:gpt2,zero=3,ranks=4,rank=4", "rank=4 is none of ranks=4"),
+        ("train:llama-2-7b,zero=1,pp=2", "zero does not go with pp"),
+        ("train:gpt2,zero=4", "zero"),
+    ] {
+        let error = Spec::parse(line).map(drop).expect_err(line).to_string();
+        assert!(error.contains(why), "{line}: {error}");
+    }
 }

@@ -161,7 +161,7 @@ impl Weights {
     /// Makes a weight of a name that there is.
     pub fn named(&self, gpu: &Gpu, elements: u64, name: Name) -> Parameter {
         let tensor = gpu.tensor(elements, self.dtype, Role::Parameter, name);
-        if self.are_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor) }
+        if self.are_trained { Parameter::trained(gpu, tensor, name) } else { Parameter::frozen(tensor).named(name) }
     }
 
     /// Makes `torch.nn.Linear`.

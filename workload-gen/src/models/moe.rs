@@ -85,12 +85,16 @@ impl Mixture {
             let gate_up = weights.named(gpu, shape.count * 2 * shape.ffn * hidden, names[1]);
             (gate_up, weights.named(gpu, shape.count * hidden * shape.ffn, names[2]))
         };
+        // A row is an expert's matrix, and of the router an expert's vector.
         let (router, (gate_up, down)) = if style == Style::DeepSeek {
             let experts = experts();
             (router(), experts)
         } else {
             (router(), experts())
         };
+        router.set_columns(hidden);
+        gate_up.set_columns(2 * shape.ffn * hidden);
+        down.set_columns(hidden * shape.ffn);
         let shared = (shape.shared_ffn > 0)
             .then(|| SwiGlu::new(gpu, &format!("{label}.shared_expert"), hidden, shape.shared_ffn, weights));
         let shared_gate = shape.has_shared_gate.then(|| {
@@ -154,10 +158,10 @@ impl Mixture {
         let first = self.shared.as_ref().filter(|_| self.style == Style::Qwen).map(|shared| shared.forward(cx, x));
         let (logits, weights, choices) = self.route(cx, x);
         let flat = &if self.style == Style::DeepSeek { flatten(gpu, x, name) } else { x.clone() };
-        let routed = match self.mixed.form {
+        let routed = cx.module(&[&self.gate_up, &self.down], flat, |flat| match self.mixed.form {
             ExpertsForm::Grouped => self.grouped(cx, flat, &weights),
             ExpertsForm::Loop => self.one_by_one(cx, flat, &weights),
-        };
+        });
         let out = match (&self.shared, &self.shared_gate, first) {
             (_, Some(gate), Some(shared)) => {
                 let scaled = {
@@ -188,7 +192,7 @@ impl Mixture {
         let (gpu, name, shape) = (&cx.gpu, self.name, self.mixed.shape);
         let tokens = x.elements() / self.hidden;
         let x = &flatten(gpu, x, name);
-        let logits = match self.style {
+        let logits = cx.module(&[&self.router], x, |x| match self.style {
             Style::DeepSeek => {
                 let input = float(gpu, x, name);
                 let weight = to(gpu, &self.router.tensor(), Dtype::F32, Role::Temporary, name);
@@ -199,7 +203,7 @@ impl Mixture {
                 let weight = cx.weight(&self.router, name);
                 matmul(gpu, &cx.input(x, name), &weight, self.hidden, shape.count, name)
             }
-        };
+        });
         let probabilities = softmax(gpu, &logits, name);
         let (best, choices) = topk(gpu, &probabilities, tokens * shape.per_token, name);
         let weights = match self.style {

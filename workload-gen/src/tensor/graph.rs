@@ -134,6 +134,8 @@ struct Inner {
     node: RefCell<Option<Rc<Node>>>,
     /// A copy in another type that is used for a while in its place.
     cast: RefCell<Option<Tensor>>,
+    /// What it is called, if it is not trained; else its gradient's node knows.
+    name: Cell<Option<Name>>,
     /// Elements of a row.
     columns: Cell<u64>,
     /// What whoever manages the weights knows it by.
@@ -163,6 +165,7 @@ impl Parameter {
             hook: RefCell::default(),
             node: RefCell::default(),
             cast: RefCell::default(),
+            name: Cell::new(None),
             columns: Cell::new(1),
             number: Cell::new(0),
         }))
@@ -188,9 +191,15 @@ impl Parameter {
         self.0.number.get()
     }
 
-    /// What its gradients are called, if it is trained.
+    /// Gives it a name.
+    pub fn named(self, name: Name) -> Parameter {
+        self.0.name.set(Some(name));
+        self
+    }
+
+    /// What it is called, if it has a name or is trained.
     pub fn name(&self) -> Option<Name> {
-        self.0.node.borrow().as_ref().map(|node| node.name)
+        self.0.name.get().or_else(|| self.0.node.borrow().as_ref().map(|node| node.name))
     }
 
     /// The weight as an operation's input.

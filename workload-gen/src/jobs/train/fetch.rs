@@ -108,6 +108,8 @@ pub(super) struct Store {
     stream: StreamId,
     tokens: Cell<u64>,
     lead: RefCell<Lead>,
+    /// Nanoseconds of gathering since a module was launched.
+    gathering: Cell<u64>,
     name: Name,
     state: RefCell<State>,
 }
@@ -134,6 +136,7 @@ impl Store {
             stream,
             tokens: Cell::new(0),
             lead: RefCell::default(),
+            gathering: Cell::new(0),
             name: gpu.name("gather"),
             state: RefCell::new(state),
         }
@@ -273,7 +276,9 @@ impl Store {
                 }
             };
             let from_host: u64 = parts().filter(|shard| shard.is_on_host).map(|shard| shard.part).sum();
-            gpu.work(pace::host(from_host * self.dtype.bytes()) + pace::link(all * self.dtype.bytes()));
+            let ns = pace::host(from_host * self.dtype.bytes()) + pace::link(all * self.dtype.bytes());
+            gpu.work(ns);
+            self.gathering.set(self.gathering.get() + ns);
             buffers
         });
         let gathering = Gathering { weights, buffers: RefCell::new(buffers), is_done: Cell::new(false) };
@@ -374,6 +379,8 @@ impl Store {
         let elements = module.iter().map(|&weight| self.shards[weight].elements()).sum();
         let work = times * pace::pass(elements, self.tokens.get());
         gpu.work(work);
+        // Where gathering takes longer than the computation, the device waits for it.
+        let work = work.max(self.gathering.take());
         gpu.host(self.lead.borrow_mut().launch(work, HOOKS));
     }
 }

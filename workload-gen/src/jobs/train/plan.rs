@@ -375,7 +375,8 @@ impl Plan {
         // Weights in 16 bits need no autocast.
         let is_cast = matches!(sharing, Sharing::Alone | Sharing::Replicas) || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
-        let published = if shape.family == Family::Gpt2 { Dtype::F32 } else { Dtype::Bf16 };
+        let is_whole = shape.family == Family::Gpt2 && !sharing.is_deepspeed();
+        let published = if is_whole { Dtype::F32 } else { Dtype::Bf16 };
         Ok(Plan {
             layout,
             experts: if values.text("experts") == "loop" { ExpertsForm::Loop } else { ExpertsForm::Grouped },

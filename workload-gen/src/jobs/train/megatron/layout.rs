@@ -38,6 +38,8 @@ const OTHERS: &[&str] = &[
     "lora",
     "zero",
     "ranks",
+    "offload",
+    "overlap",
     "epoch",
     "evals",
     "eval-batch",

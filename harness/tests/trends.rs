@@ -1,0 +1,65 @@
+//! What was published of how training's switches change utilisation comes out of generated training, replayed on the simulated device.
+//!
+//! GMLake (ASPLOS 2024) fine-tuned GPT-NeoX-20B with DeepSpeed's third stage on four cards of 80 GB. Its batch and lengths are not given;
+//! here each card has sequences of 2048 tokens, and as much memory as it wants.
+
+use allocator_core::SimDevice;
+use harness::audit::audit;
+use harness::interrupt::Interrupt;
+use harness::registry::{STRATEGIES, configure};
+use workload_gen::spec::Spec;
+
+/// The most that lived as a share of the most that was reserved.
+fn utilisation(strategy: &str, line: &str) -> f64 {
+    let trace = Spec::parse(line).unwrap_or_else(|error| panic!("{line}: {error}")).trace();
+    let entry = STRATEGIES.iter().find(|entry| entry.name == strategy).expect("it is in the registry");
+    let configured = configure(&[entry], &[]).expect("defaults are allowed").remove(0);
+    let mut device = SimDevice::new(400 << 30);
+    let mut built = configured.strategy(&mut device).expect("it is made");
+    let audit = audit(&trace, built.as_mut(), device, &Interrupt::default());
+    assert_eq!(audit.failed_allocs, 0, "{line} on {strategy}");
+    audit.memory.requested_peak as f64 / audit.memory.reserved_peak as f64
+}
+
+/// The paper's switches, and the utilisation of PyTorch's caching allocator with them as read off its plot: none, recomputation, adapters,
+/// offload, all three.
+const SWITCHES: [(&str, f64); 5] = [
+    ("", 0.96),
+    (",recompute=full", 0.96),
+    (",recompute=full,lora=8", 0.79),
+    (",recompute=full,offload=all", 0.73),
+    (",recompute=full,lora=8,offload=all", 0.715),
+];
+
+const NEOX: &str = "train:gpt-neox-20b,zero=3,lengths=2048,steps=4";
+
+/// Weights, gradients and states are large, few and there for good; the less of them there is, the more of the memory comes and goes.
+#[test]
+fn each_switch_that_saves_memory_lowers_utilisation_as_published() {
+    let lines = SWITCHES.map(|(switch, _)| format!("{NEOX},ranks=4,batch=2{switch}"));
+    let found = lines.map(|line| utilisation("caching", &line));
+    assert!(found.is_sorted_by(|before, after| before > after), "{found:?}");
+    assert!(found[0] - found[4] >= 0.1, "{found:?}");
+    for ((switch, published), found) in SWITCHES.iter().zip(found) {
+        assert!((found - published).abs() < 0.1, "{switch}: {found}, and {published} was published");
+    }
+}
+
+/// Each card has less that is there for good.
+#[test]
+fn utilisation_falls_as_cards_are_added() {
+    let found = [2, 4, 8, 16]
+        .map(|ranks| utilisation("caching", &format!("{NEOX},batch=2,recompute=full,lora=8,ranks={ranks}")));
+    assert!(found.windows(2).all(|pair| pair[0] > pair[1] + 0.01), "{found:?}");
+}
+
+/// Segments that grow fit what comes, as long as more lives than a few of the largest blocks, and on one stream: each stream has segments
+/// of its own, which are largest at different times. With all switches 5 GB live, of which a block of the loss has half a gigabyte.
+#[test]
+fn segments_that_grow_keep_utilisation_up() {
+    let line = |switch: &str| format!("{NEOX},ranks=4,batch=1,overlap=no{switch}");
+    let found = SWITCHES.map(|(switch, _)| utilisation("expandable", &line(switch)));
+    assert!(found[..4].iter().all(|&share| share > 0.9), "{found:?}");
+    let all = line(SWITCHES[4].0);
+    assert!(found[4] > utilisation("caching", &all), "{found:?}");
+}
