@@ -146,3 +146,28 @@ fn what_does_not_go_together_is_refused_by_name() {
         }
     }
 }
+
+/// Products of sizes that do not fit a number are refused, and what is refused is named.
+#[test]
+fn batches_beyond_any_device_are_refused() {
+    let line = "train:gpt2,layers=1,steps=1,batch=1048576,lengths=16777216,positions=16777216";
+    let error = Spec::parse(line).expect_err(line).to_string();
+    assert!(["batch=1048576", "lengths", "positions"].iter().all(|name| error.contains(name)), "{error}");
+}
+
+#[test]
+fn a_default_that_is_given_changes_nothing() {
+    let plain = trace(SMALL);
+    for same in
+        ["pp=1", "interleave=1", "tp=1", "ep=1", "sequence-parallel=no", "attention=fused", "framework=transformers"]
+    {
+        assert_eq!(trace(&format!("{SMALL},{same}")).events, plain.events, "{same}");
+    }
+}
+
+#[test]
+fn blanks_in_a_line_mean_nothing() {
+    let (with, without) = ("churn: size=uniform(1,\n 20), allocations=10", "churn:allocations=10,size=uniform(1,20)");
+    let [with, without] = [with, without].map(|line| Spec::parse(line).expect(line).to_string());
+    assert_eq!(with, without);
+}

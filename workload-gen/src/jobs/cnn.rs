@@ -45,7 +45,7 @@ const PARAMS: &[Param] = &[
     },
     Param {
         key: "sides",
-        about: "height and width of a batch's images, rounded up to a multiple of 32: a distribution, written as lengths are",
+        about: "height and width of a batch's images, rounded up to a multiple of 32, 16384 at most: a distribution, written as lengths are",
         kind: Kind::Text("a distribution of lengths", |text| Lengths::parse(text).map(drop)),
         default: "uniform(128,320)",
         unit: "pixels",

@@ -42,7 +42,7 @@ const PARAMS: &[Param] = &[
         key: "buckets",
         about: "shapes of batches",
         kind: Kind::Text(LIST, |text| buckets(text).map(drop)),
-        default: "list(8x64x64,8x80x48,8x48x80,8x96x40,8x40x96,8x72x56,8x56x72)",
+        default: "list(8x64x64,8x80x48,8x48x80)",
         unit: "",
     },
     Param {

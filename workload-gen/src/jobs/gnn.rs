@@ -53,7 +53,7 @@ const PARAMS: &[Param] = &[
     },
     Param {
         key: "degree",
-        about: "edges of a graph for each of its nodes: a distribution, written as lengths are",
+        about: "edges of a graph for each of its nodes, a distribution, written as lengths are; 4294967296 edges in all at most",
         kind: Kind::Text("a distribution of lengths", check_lengths),
         default: "uniform(3,12)",
         unit: "edges",

@@ -6,6 +6,9 @@ use super::{Lengths, Order, Rng, Sampler, Shaping};
 /// of more rows than that holds its rows.
 pub const WINDOW: u64 = 1 << 20;
 
+/// The most lengths that are drawn before a run to know the longest.
+const DRAWN: u64 = 1 << 24;
+
 /// The shape of one step's batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchShape {
@@ -46,10 +49,16 @@ impl Batches {
     pub fn new(lengths: &Lengths, shaping: Shaping, batch: u64, steps: u64, rng: Rng) -> Batches {
         let (sampler, batch) = (lengths.sampler(rng), batch.max(1));
         let elements = match shaping {
-            // Of a data set, the longest sequence is known before a run; here, the run has to be drawn in advance.
+            // Of a data set, the longest sequence is known before a run; here, the run has to be drawn in advance. One that would take
+            // long to draw has the longest length there can be.
             Shaping::Buffer => {
+                let draws = steps.saturating_mul(batch);
                 let mut ahead = sampler.clone();
-                (0..steps.saturating_mul(batch)).map(|_| ahead.draw()).max().unwrap_or(0).saturating_mul(batch)
+                let longest = match draws <= DRAWN {
+                    true => (0..draws).map(|_| ahead.draw()).max().unwrap_or(0),
+                    false => lengths.range().1,
+                };
+                longest.saturating_mul(batch)
             }
             _ => 0,
         };

@@ -68,6 +68,8 @@ pub enum SpecError {
 }
 
 pub(super) fn parse(text: &str) -> Result<(&'static Generator, Values), SpecError> {
+    // Blanks mean nothing, and a row is named after its line.
+    let text = &text.split_whitespace().collect::<String>();
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     let generator = generators().iter().find(|one| one.name == name).ok_or_else(|| SpecError::Generator {
         name: name.to_string(),

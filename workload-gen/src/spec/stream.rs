@@ -63,6 +63,10 @@ impl Sink for Counting<'_> {
     fn take(&mut self, batch: &Batch) -> bool {
         self.label_texts.extend_from_slice(&batch.new_labels);
         self.events += batch.events.len() as u64;
+        self.goes_on()
+    }
+
+    fn goes_on(&mut self) -> bool {
         self.is_ended = !(self.goes_on)(self.events);
         !self.is_ended
     }
@@ -84,7 +88,11 @@ impl<W: Write> Sink for Writing<'_, W> {
         };
         self.failed = self.writer.events(&batch.events, &batch.labels, text).err();
         self.events += batch.events.len() as u64;
+        self.goes_on() && self.failed.is_none()
+    }
+
+    fn goes_on(&mut self) -> bool {
         self.is_ended = !(self.goes_on)(self.events);
-        self.failed.is_none() && !self.is_ended
+        !self.is_ended
     }
 }

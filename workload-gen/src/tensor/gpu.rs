@@ -10,9 +10,13 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 /// Full batches that may wait for the sink.
 const WAITING: usize = 4;
@@ -25,7 +29,8 @@ struct Inner {
     state: RefCell<State>,
     stream: Cell<StreamId>,
     pool: Cell<PoolId>,
-    is_stopped: Cell<bool>,
+    /// Set by the sink's side, too.
+    is_stopped: Arc<AtomicBool>,
     is_muted: Cell<bool>,
     is_over: Cell<bool>,
     is_backward: Cell<bool>,
@@ -55,32 +60,50 @@ impl fmt::Debug for Gpu {
     }
 }
 
+/// How long the sink is left alone while a job makes nothing.
+const SILENCE: Duration = Duration::from_millis(100);
+
 /// Runs a job on a thread of its own and hands its events to `sink` as they come.
 pub fn run(job: impl FnOnce(&Gpu) + Send, sink: &mut dyn Sink) -> Totals {
     let (to_sink, batches) = sync_channel(WAITING);
     let (give_back, empty) = sync_channel(WAITING + 2);
+    let is_stopped = Arc::new(AtomicBool::new(false));
     thread::scope(|scope| {
+        let stop = is_stopped.clone();
         let generator = scope.spawn(move || {
-            let gpu = Gpu::new(to_sink, empty);
-            job(&gpu);
-            gpu.finish()
+            let gpu = Gpu::new(to_sink, empty, stop);
+            // Graphs may own each other and with them the device, so that nobody's drop closes the channel.
+            let ended = catch_unwind(AssertUnwindSafe(|| job(&gpu)));
+            let totals = gpu.finish();
+            ended.map(|()| totals)
         });
-        for batch in batches {
-            if !sink.take(&batch) {
+        loop {
+            let goes_on = match batches.recv_timeout(SILENCE) {
+                Ok(batch) => {
+                    let goes_on = sink.take(&batch);
+                    // The generator is over when nobody waits for empty batches.
+                    let _ = give_back.try_send(batch);
+                    goes_on
+                }
+                Err(RecvTimeoutError::Timeout) => sink.goes_on(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            if !goes_on {
+                is_stopped.store(true, Ordering::Relaxed);
                 break;
             }
-            // The generator is over when nobody waits for empty batches.
-            let _ = give_back.try_send(batch);
         }
+        // A job that waits for room is told that there is nobody left.
+        drop(batches);
         match generator.join() {
-            Ok(totals) => totals,
-            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(Ok(totals)) => totals,
+            Ok(Err(panic)) | Err(panic) => resume_unwind(panic),
         }
     })
 }
 
 impl Gpu {
-    fn new(to_sink: SyncSender<Batch>, empty: Receiver<Batch>) -> Gpu {
+    fn new(to_sink: SyncSender<Batch>, empty: Receiver<Batch>, is_stopped: Arc<AtomicBool>) -> Gpu {
         let state = State {
             batch: Batch::default(),
             to_sink: Some(to_sink),
@@ -96,7 +119,7 @@ impl Gpu {
             state: RefCell::new(state),
             stream: Cell::new(StreamId::DEFAULT),
             pool: Cell::new(PoolId::DEFAULT),
-            is_stopped: Cell::new(false),
+            is_stopped,
             is_muted: Cell::new(false),
             is_over: Cell::new(false),
             is_backward: Cell::new(false),
@@ -116,7 +139,7 @@ impl Gpu {
         self.send(&mut state);
         state.to_sink = None;
         let mut totals = std::mem::take(&mut state.totals);
-        totals.is_cut = self.0.is_stopped.get();
+        totals.is_cut = self.is_stopped();
         totals
     }
 
@@ -124,7 +147,7 @@ impl Gpu {
         if state.batch.events.is_empty() {
             return;
         }
-        if self.0.is_stopped.get() {
+        if self.is_stopped() {
             // Nobody wants it, and what a job does until it looks must not pile up.
             state.batch.clear(state.texts, state.labels.count());
             return;
@@ -134,7 +157,7 @@ impl Gpu {
         let full = std::mem::replace(&mut state.batch, next);
         state.totals.events += full.events.len() as u64;
         if state.to_sink.as_ref().is_none_or(|sink| sink.send(full).is_err()) {
-            self.0.is_stopped.set(true);
+            self.0.is_stopped.store(true, Ordering::Relaxed);
         }
     }
 
@@ -155,7 +178,7 @@ impl Gpu {
 
     /// Whether nobody takes the events any more. Jobs look between iterations and end.
     pub fn is_stopped(&self) -> bool {
-        self.0.is_stopped.get()
+        self.0.is_stopped.load(Ordering::Relaxed)
     }
 
     pub(super) fn graph(&self) -> &GraphState {
@@ -181,7 +204,7 @@ impl Gpu {
                 state.totals.slots - 1
             }
         };
-        state.allocated += bytes;
+        state.allocated = state.allocated.saturating_add(bytes);
         state.max_allocated = state.max_allocated.max(state.allocated);
         let label = state.labels.number(role, name, &mut state.batch.new_labels);
         state.batch.labels.push(label);
@@ -194,7 +217,7 @@ impl Gpu {
             return;
         }
         let state = &mut *self.0.state.borrow_mut();
-        state.allocated -= bytes;
+        state.allocated = state.allocated.saturating_sub(bytes);
         state.free_slots.push(Reverse(slot));
         self.push(state, Event::Free { slot, ticket: None });
     }
@@ -342,5 +365,52 @@ impl Gpu {
         self.0.pool.set(before);
         self.pool_call(PoolOp::End, pool);
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Parameter;
+
+    struct Nobody {
+        asked: u32,
+    }
+
+    impl Sink for Nobody {
+        fn take(&mut self, _batch: &Batch) -> bool {
+            true
+        }
+
+        fn goes_on(&mut self) -> bool {
+            self.asked += 1;
+            self.asked < 3
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a bug of the job")]
+    fn a_job_that_panics_is_over() {
+        let job = |gpu: &Gpu| {
+            // The library's memory owns the device, which owns it.
+            gpu.keep("library", 512);
+            let name = gpu.name("weight");
+            let weight = Parameter::trained(gpu, gpu.tensor(1, Dtype::F32, Role::Parameter, name), name);
+            drop(weight);
+            panic!("a bug of the job");
+        };
+        run(job, &mut Nobody { asked: 0 });
+    }
+
+    #[test]
+    fn a_job_that_makes_nothing_can_be_ended() {
+        let job = |gpu: &Gpu| {
+            while !gpu.is_stopped() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let mut sink = Nobody { asked: 0 };
+        assert!(run(job, &mut sink).is_cut);
+        assert_eq!(sink.asked, 3);
     }
 }

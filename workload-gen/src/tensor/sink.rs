@@ -36,6 +36,11 @@ impl Batch {
 pub trait Sink {
     /// Takes the next batch. `false` ends the job: nobody wants the rest.
     fn take(&mut self, batch: &Batch) -> bool;
+
+    /// Whether the job shall go on. Asked while it makes nothing.
+    fn goes_on(&mut self) -> bool {
+        true
+    }
 }
 
 /// What is only known when a job is over.

@@ -95,6 +95,9 @@ impl Plan {
             gpu.empty_cache();
         }
         for (number, shape) in (0..self.evals).zip(batches) {
+            if gpu.is_stopped() {
+                return;
+            }
             gpu.mark(format!("evaluation {number}"));
             let loss = trainer.evaluate(gpu, self.cut(shape), &mut kept.input);
             if self.leak == Leak::Graph {

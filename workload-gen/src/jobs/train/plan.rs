@@ -346,6 +346,25 @@ fn experts(values: &Values, shape: &Shape) -> Result<Option<Experts>, String> {
     Ok(Some(Experts { count, per_token, ffn, shared_ffn, ..experts }))
 }
 
+/// Bytes that no tensor may have: far beyond any device, and so little that sums do not overflow.
+const MOST: u128 = 1 << 52;
+
+/// Refuses batches whose logits, widest activations or scores would be absurdly large.
+fn check_sizes(values: &Values, shape: &Shape, batches: &[(&str, &str, &Lengths)]) -> Result<(), String> {
+    for (rows, columns, lengths) in batches {
+        let batch = values.int(rows);
+        let longest = lengths.range().1.min(shape.positions);
+        let widest = shape.vocab.max(shape.ffn).max(4 * shape.hidden).max(shape.heads * longest);
+        if u128::from(batch) * u128::from(longest) * u128::from(widest) * 8 > MOST {
+            return Err(format!(
+                "{rows}={batch} sequences of up to {longest} tokens make tensors of more than 2^52 bytes; give a smaller `{rows}`, \
+                 shorter `{columns}` or fewer `positions`"
+            ));
+        }
+    }
+    Ok(())
+}
+
 impl Plan {
     /// Reads a line's values.
     pub(super) fn new(values: &Values) -> Result<Plan, String> {
@@ -356,6 +375,7 @@ impl Plan {
         };
         let mut shape = shape(values)?;
         shape.experts = experts(values, &shape)?;
+        check_sizes(values, &shape, &[("batch", "lengths", &lengths), ("eval-batch", "eval-lengths", &eval_lengths)])?;
         let layout = Layout::new(values, &shape)?;
         let (ranks, rank) = (values.int("ranks"), values.int("rank"));
         if rank >= ranks && layout.is_none() {

@@ -8,9 +8,17 @@ const fn ranks(key: &'static str, about: &'static str, unit: &'static str) -> Pa
     Param { key, about, kind: Kind::Int { min: 1, max: 4096 }, default: "1", unit }
 }
 
-/// The parameters. Any of the first that is given has the model run as Megatron-LM runs it.
+/// The parameters.
 pub(in super::super) const PARAMS: &[Param] = &[
-    ranks("pp", "stages of a pipeline; this and the next five run the model as Megatron-LM does, in bf16", "ranks"),
+    Param {
+        key: "framework",
+        about: "whose code runs the model. Megatron-LM's, in bf16, comes with any other than the default value of the next six, and with \
+            recompute=selective",
+        kind: Kind::Choice(&["transformers", "megatron"]),
+        default: "transformers",
+        unit: "",
+    },
+    ranks("pp", "stages of a pipeline", "ranks"),
     ranks("interleave", "parts of the model that each stage has (virtual stages)", "parts"),
     ranks("tp", "ranks that split each layer", "ranks"),
     Param {
@@ -72,9 +80,13 @@ impl Layout {
             "full" => Recompute::Layers,
             _ => Recompute::Nothing,
         };
-        let is_meant =
-            ["pp", "interleave", "tp", "sequence-parallel", "ep", "attention"].map(|key| values.is_given(key));
-        if !is_meant.contains(&true) && recompute != Recompute::Attention {
+        let is_spread = ["pp", "interleave", "tp", "ep"].iter().any(|key| values.int(key) > 1);
+        let is_meant = is_spread
+            || values.flag("sequence-parallel")
+            || values.text("attention") != "fused"
+            || values.text("framework") == "megatron"
+            || recompute == Recompute::Attention;
+        if !is_meant {
             return Ok(None);
         }
         let layout = Layout {
@@ -94,8 +106,8 @@ impl Layout {
     fn check(&self, values: &Values, shape: &Shape) -> Result<(), String> {
         if let Some(key) = OTHERS.iter().find(|key| values.is_given(key)) {
             return Err(format!(
-                "{key} does not go with pp, interleave, tp, sequence-parallel, ep, attention or recompute=selective, which run the model as \
-                 Megatron-LM does; leave one of them out"
+                "{key} does not go with pp, interleave, tp, sequence-parallel, ep, attention, framework=megatron or recompute=selective, which \
+                 run the model as Megatron-LM does; leave one of them out"
             ));
         }
         if shape.latent.is_some() {

@@ -58,6 +58,9 @@ impl Run<'_> {
         let all = self.micros.len();
         let warm = (self.stages() - self.stage.stage as usize - 1).min(all);
         for at in 0..warm {
+            if self.gpu.is_stopped() {
+                return;
+            }
             self.names.input = self.receive(at);
             self.sync();
             let output = self.forward(at, self.names.input.clone());
@@ -69,6 +72,9 @@ impl Run<'_> {
             self.sync();
         }
         for at in warm..all {
+            if self.gpu.is_stopped() {
+                return;
+            }
             let output = self.forward(at, self.names.input.clone());
             self.names.output_gradient = self.receive_gradient(at - warm);
             self.sync();
@@ -79,6 +85,9 @@ impl Run<'_> {
             self.sync();
         }
         for at in all - warm..all {
+            if self.gpu.is_stopped() {
+                return;
+            }
             self.names.output_gradient = self.receive_gradient(at);
             self.sync();
             self.backward_of_oldest(at);
@@ -105,6 +114,9 @@ impl Run<'_> {
         self.names.input = self.receive(0);
         self.sync();
         for at in 0..warm {
+            if self.gpu.is_stopped() {
+                return;
+            }
             let output = self.forward(at, self.names.input.clone());
             let input = self.receive(at + 1);
             if at + 1 == warm {
@@ -115,6 +127,9 @@ impl Run<'_> {
             self.release(at, &output);
         }
         for at in 0..all {
+            if self.gpu.is_stopped() {
+                return;
+            }
             let ahead = at + warm;
             let output = (ahead < all).then(|| self.forward(ahead, self.names.input.clone()));
             self.backward(at);
