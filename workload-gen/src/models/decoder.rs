@@ -185,7 +185,7 @@ impl SwiGlu {
     pub(super) fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name);
         let gated = {
-            let gate = silu(gpu, &self.gate.forward(cx, x), name);
+            let gate = cx.module(&[], &self.gate.forward(cx, x), |gate| silu(gpu, gate, name));
             let up = self.up.forward(cx, x);
             let gated = mul(gpu, &gate, &up, name);
             drop((gate, up));
@@ -274,19 +274,19 @@ impl Layer {
     pub(super) fn forward(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let hidden = {
             let normed = self.norms[0].forward(cx, x);
-            let attended = match &self.attention {
-                Mixer::Latent(attention) => attention.forward(cx, &normed, shared, cache),
-                Mixer::Heads(attention) => attention.forward(cx, &normed, shared, cache),
-            };
+            let attended = cx.module(&[], &normed, |normed| match &self.attention {
+                Mixer::Latent(attention) => attention.forward(cx, normed, shared, cache),
+                Mixer::Heads(attention) => attention.forward(cx, normed, shared, cache),
+            });
             drop(normed);
             add(&cx.gpu, x, &attended, self.name)
         };
         let fed = {
             let normed = self.norms[1].forward(cx, &hidden);
-            match &self.feed {
-                Feed::Dense(mlp) => mlp.forward(cx, &normed),
-                Feed::Experts(mixture) => mixture.forward(cx, &normed),
-            }
+            cx.module(&[], &normed, |normed| match &self.feed {
+                Feed::Dense(mlp) => mlp.forward(cx, normed),
+                Feed::Experts(mixture) => mixture.forward(cx, normed),
+            })
         };
         let out = add(&cx.gpu, &hidden, &fed, self.name);
         drop((fed, hidden));

@@ -116,6 +116,19 @@ impl Layer {
         parameters
     }
 
+    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, residual) = (&cx.gpu, self.name.residual);
+        let normed = self.norm1.forward(cx, hidden);
+        let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
+        let middle = add(gpu, &attended, hidden, residual);
+        drop(normed);
+        let normed = self.norm2.forward(cx, &middle);
+        let fed = cx.module(&[], &normed, |normed| self.mlp(cx, normed));
+        let out = add(gpu, &middle, &fed, residual);
+        drop((normed, attended, fed));
+        out
+    }
+
     fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name.attention);
         let [q, mut k, mut v] = {
@@ -136,18 +149,18 @@ impl Layer {
         let out = attention(cx, [&q, &k, &v], self.heads, queries, name);
         let projected = self.out.forward(cx, &out);
         drop(out);
-        let projected = dropped(cx, projected, self.name.dropout);
+        let projected = dropout(cx, projected, self.name.dropout);
         drop((q, k, v));
         projected
     }
 
     fn mlp(&self, cx: &Cx, x: &Tensor) -> Tensor {
         let up = self.up.forward(cx, x);
-        let active = new_gelu(cx, &up, self.name.activation);
+        let active = cx.module(&[], &up, |up| new_gelu(cx, up, self.name.activation));
         drop(up);
         let down = self.down.forward(cx, &active);
         drop(active);
-        dropped(cx, down, self.name.dropout)
+        dropout(cx, down, self.name.dropout)
     }
 }
 
@@ -174,6 +187,7 @@ impl Model for Gpt {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, name, [table, places]) = (&cx.gpu, &self.name, &self.tables);
         let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
+        cx.enter(1, &tokens.ids);
         let rows = embedded(cx, &tokens.ids, table, self.hidden, self.is_leaf, name.embedding);
         let ids = {
             let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Input, name.positions);
@@ -184,29 +198,24 @@ impl Model for Gpt {
         if cache.is_none() {
             look_for_packing(gpu, tokens, name.positions);
         }
-        let hidden = dropped(cx, sum, name.embedding);
+        let hidden = dropout(cx, sum, name.embedding);
         let shared = Rc::new(Shared { _positions: Some(ids), length: tokens.columns, ..Shared::default() });
         Flow { hidden, shared, locals: vec![rows, positions], cache }
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, layer) = (&cx.gpu, &self.layers[layer]);
-        let residual = layer.name.residual;
-        let normed = layer.norm1.forward(cx, hidden);
-        let attended = layer.attention(cx, &normed, shared, cache);
-        let middle = add(gpu, &attended, hidden, residual);
-        drop(normed);
-        let normed = layer.norm2.forward(cx, &middle);
-        let fed = layer.mlp(cx, &normed);
-        let out = add(gpu, &middle, &fed, residual);
-        drop((normed, attended, fed));
-        out
+        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
     }
 
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
         let Flow { hidden, shared, locals, cache } = flow;
-        let normed = self.norm.forward(cx, &hidden);
+        let normed = cx.leave(1, self.norm.forward(cx, &hidden));
         drop((hidden, shared, locals));
         self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }
+}
+
+/// A module that drops out.
+fn dropout(cx: &Cx, x: Tensor, name: Name) -> Tensor {
+    cx.module(&[], &x, |x| dropped(cx, x.clone(), name))
 }

@@ -165,6 +165,7 @@ impl Model for Llama {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
         let embedded = {
+            cx.enter(1, &tokens.ids);
             let rows = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
             // peft: without it, the first checkpoint would have no input that needs a gradient.
             let is_leaf = shape.is_adapted && shape.is_checkpointed && gpu.is_recording();
@@ -184,6 +185,7 @@ impl Model for Llama {
         self.batch.set(self.batch.get() + 1);
         let mut locals = vec![embedded.clone()];
         locals.extend(shape.parts.has_window_mask.then(|| window_mask(gpu, tokens, names.mask)));
+        cx.enter(1, &positions);
         let frequencies = &self.frequencies[0];
         let (turns, rotary) = match shape.parts.latent {
             Some(_) => (Some(turns(gpu, frequencies, &positions, names.rotary)), None),
@@ -194,12 +196,12 @@ impl Model for Llama {
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        self.layers[layer].forward(cx, hidden, shared, cache)
+        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
     }
 
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
         let Flow { hidden, shared, locals, cache } = flow;
-        let normed = self.norm.forward(cx, &hidden);
+        let normed = cx.leave(1, self.norm.forward(cx, &hidden));
         drop((hidden, shared, locals));
         let logits = self.head.forward(cx, &normed);
         let loss = causal_loss(&cx.gpu, &logits, tokens.rows, tokens.columns, self.names.loss);

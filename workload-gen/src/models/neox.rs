@@ -111,6 +111,26 @@ impl Layer {
         parameters
     }
 
+    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, residual) = (&cx.gpu, self.name.residual);
+        let attended = {
+            let normed = self.norms[0].forward(cx, hidden);
+            let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
+            passed(cx, &attended)
+        };
+        let fed = {
+            let normed = self.norms[1].forward(cx, hidden);
+            let fed = cx.module(&[], &normed, |normed| self.mlp(cx, normed));
+            passed(cx, &fed)
+        };
+        let out = {
+            let sum = add(gpu, &fed, &attended, residual);
+            add(gpu, &sum, hidden, residual)
+        };
+        drop((attended, fed));
+        out
+    }
+
     fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name.attention);
         // Each head has its query, key and value side by side.
@@ -151,7 +171,7 @@ impl Layer {
     fn mlp(&self, cx: &Cx, x: &Tensor) -> Tensor {
         // A name for all of them: each dies when the next is there.
         let mut x = self.up.forward(cx, x);
-        x = gelu(&cx.gpu, &x, self.name.activation);
+        x = cx.module(&[], &x, |x| gelu(&cx.gpu, x, self.name.activation));
         self.down.forward(cx, &x)
     }
 }
@@ -179,6 +199,7 @@ impl Model for Neox {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, name) = (&cx.gpu, &self.name);
         let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
+        cx.enter(1, &tokens.ids);
         let rows = embedded(cx, &tokens.ids, &self.table[0], self.hidden, self.is_leaf, name.embedding);
         let positions = {
             let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Temporary, name.positions);
@@ -187,34 +208,26 @@ impl Model for Neox {
         if cache.is_none() {
             look_for_packing(gpu, tokens, name.mask);
         }
+        let hidden = passed(cx, &rows);
+        cx.enter(1, &positions);
         let rotary = Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary);
         let shared = Shared { turns: None, rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
-        Flow { hidden: rows.clone(), shared: Rc::new(shared), locals: vec![rows], cache }
+        Flow { hidden, shared: Rc::new(shared), locals: vec![rows], cache }
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, layer) = (&cx.gpu, &self.layers[layer]);
-        let residual = layer.name.residual;
-        let attended = {
-            let normed = layer.norms[0].forward(cx, hidden);
-            layer.attention(cx, &normed, shared, cache)
-        };
-        let fed = {
-            let normed = layer.norms[1].forward(cx, hidden);
-            layer.mlp(cx, &normed)
-        };
-        let out = {
-            let sum = add(gpu, &fed, &attended, residual);
-            add(gpu, &sum, hidden, residual)
-        };
-        drop((attended, fed));
-        out
+        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
     }
 
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
         let Flow { hidden, shared, locals, cache } = flow;
-        let normed = self.norm.forward(cx, &hidden);
+        let normed = cx.leave(1, self.norm.forward(cx, &hidden));
         drop((hidden, shared, locals));
         self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }
+}
+
+/// A module that drops nothing out: GPT-NeoX has them, but its layers were trained without.
+fn passed(cx: &Cx, x: &Tensor) -> Tensor {
+    cx.module(&[], x, Tensor::clone)
 }

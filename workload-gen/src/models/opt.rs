@@ -138,6 +138,28 @@ impl Layer {
         parameters
     }
 
+    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name);
+        let middle = {
+            let normed = self.norm1.forward(cx, hidden);
+            let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
+            drop(normed);
+            let attended = dropped(cx, attended, name.dropout);
+            add(gpu, hidden, &attended, name.residual)
+        };
+        // The MLP sees rows of all sequences.
+        let residual = reshape(gpu, &middle, name.residual);
+        // A name for all of them: each dies when the next is there.
+        let mut x = self.norm2.forward(cx, &residual);
+        x = self.up.forward(cx, &x);
+        x = cx.module(&[], &x, |x| relu(gpu, x, name.activation));
+        x = self.down.forward(cx, &x);
+        x = dropped(cx, x, name.dropout);
+        let out = reshape(gpu, &add(gpu, &residual, &x, name.residual), name.residual);
+        drop((x, residual, middle));
+        out
+    }
+
     fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
         let (gpu, name) = (&cx.gpu, self.name.attention);
         let q = scale(gpu, &self.q.forward(cx, x), name);
@@ -183,6 +205,7 @@ impl Model for Opt {
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, name) = (&cx.gpu, &self.name);
         let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
+        cx.enter(2, &tokens.ids);
         let rows = embedded(cx, &tokens.ids, &self.tokens, self.hidden, self.is_leaf, name.embedding);
         let mask = gpu.tensor(tokens.count(), Dtype::F32, Role::Input, name.mask);
         let ids = self.count(gpu, &mask, tokens.rows);
@@ -198,31 +221,12 @@ impl Model for Opt {
     }
 
     fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, layer) = (&cx.gpu, &self.layers[layer]);
-        let name = layer.name;
-        let middle = {
-            let normed = layer.norm1.forward(cx, hidden);
-            let attended = layer.attention(cx, &normed, shared, cache);
-            drop(normed);
-            let attended = dropped(cx, attended, name.dropout);
-            add(gpu, hidden, &attended, name.residual)
-        };
-        // The MLP sees rows of all sequences.
-        let residual = reshape(gpu, &middle, name.residual);
-        // A name for all of them: each dies when the next is there.
-        let mut x = layer.norm2.forward(cx, &residual);
-        x = layer.up.forward(cx, &x);
-        x = relu(gpu, &x, name.activation);
-        x = layer.down.forward(cx, &x);
-        x = dropped(cx, x, name.dropout);
-        let out = reshape(gpu, &add(gpu, &residual, &x, name.residual), name.residual);
-        drop((x, residual, middle));
-        out
+        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
     }
 
     fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
         let Flow { hidden, shared, locals, cache } = flow;
-        let normed = self.norm.forward(cx, &hidden);
+        let normed = cx.leave(2, self.norm.forward(cx, &hidden));
         drop((hidden, shared, locals));
         self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }

@@ -73,7 +73,36 @@ impl Linear {
         }
     }
 
+    /// `LinearFunctionForZeroStage3`, which DeepSpeed's third stage puts into the place of `linear`: what is saved is the weight, whose
+    /// memory may be another in the backward pass, and the bias is added in place.
+    fn as_function(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name);
+        let weight = self.weight.tensor();
+        let bias = self.bias.as_ref().map(Parameter::tensor);
+        let (inputs, outputs, rows, dtype) = (self.inputs, self.outputs, x.elements() / self.inputs, x.dtype());
+        let sources: Vec<&Tensor> = [x, &weight].into_iter().chain(&bias).collect();
+        let tape = gpu.tape(name, &sources);
+        let needs: Vec<bool> = (0..sources.len()).map(|source| tape.needs(source)).collect();
+        let saved = [tape.save(x), tape.save(&weight)];
+        let out = gpu.tensor(rows * outputs, dtype, Role::Activation, name);
+        product(gpu);
+        tape.record(out, move |gpu, _grad| {
+            let _saved = saved.map(|saved| saved.unpack(gpu));
+            let multiply = |is_needed: bool, elements| is_needed.then(|| product_of(gpu, elements, dtype, name));
+            let x = multiply(needs[0], rows * inputs);
+            let weight = multiply(needs[1], inputs * outputs);
+            let mut gradients = vec![x, weight];
+            if let Some(&is_needed) = needs.get(2) {
+                gradients.push(is_needed.then(|| column_sum(gpu, outputs, rows, dtype, Role::Gradient, name)));
+            }
+            gradients
+        })
+    }
+
     fn with_bias(&self, cx: &Cx, x: &Tensor, bias: &Parameter) -> Tensor {
+        if self.form == Form::Linear && cx.modules().is_some() {
+            return self.as_function(cx, x);
+        }
         let (gpu, name) = (&cx.gpu, self.name);
         // Arguments are evaluated from the last to the first.
         let (weight, x, bias) = match self.form {
@@ -112,6 +141,9 @@ impl Linear {
     }
 
     fn without_bias(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        if cx.modules().is_some() {
+            return self.as_function(cx, x);
+        }
         let weight = cx.weight(&self.weight, self.name);
         let x = cx.input(x, self.name);
         matmul(&cx.gpu, &x, &weight, self.inputs, self.outputs, self.name)

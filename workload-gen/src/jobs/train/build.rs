@@ -20,7 +20,9 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
         has_type_of_model: plan.sharing.is_deepspeed(),
     });
     // Weights are made in their type, or are put into it later; then so are buffers, which are made in 32 bits in any case.
-    let (made, buffers) = if plan.is_converted { (Dtype::F32, plan.dtype) } else { (plan.dtype, Dtype::F32) };
+    let made = if plan.is_converted { Dtype::F32 } else { plan.dtype };
+    let is_in_type = plan.is_converted || plan.sharing.is_deepspeed();
+    let buffers = if is_in_type { plan.dtype } else { Dtype::F32 };
     let making = Making {
         weights: Weights { dtype: made, are_trained: lora.is_none() },
         buffers,

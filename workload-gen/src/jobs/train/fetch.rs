@@ -147,7 +147,8 @@ impl Store {
         self.tokens.set(tokens);
         self.land(gpu);
         let state = &mut *self.state.borrow_mut();
-        state.order = match state.order {
+        let before = state.order;
+        state.order = match before {
             Order::Unknown => Order::Recorded,
             Order::Recorded | Order::Known => Order::Known,
         };
@@ -156,6 +157,17 @@ impl Store {
         }
         let uses = state.modules.iter().enumerate();
         state.uses = uses.flat_map(|(step, module)| module.iter().map(move |&weight| (weight, step))).collect();
+        // Until the order is known, the ranks compare what they have seen: its length, then the numbers themselves.
+        let compare = |numbers: usize| {
+            for count in [1, numbers] {
+                gpu.scratch(count as u64 * Dtype::I64.bytes(), Role::Communication, self.name);
+            }
+        };
+        match before {
+            Order::Unknown => compare(0),
+            Order::Recorded => [state.modules.len(), state.uses.len(), state.uses.len()].into_iter().for_each(compare),
+            Order::Known => {}
+        }
         state.gathered_for.fill(None);
         (state.step, state.live) = (0, 0);
     }
@@ -347,6 +359,15 @@ impl Store {
         for &weight in module {
             self.shards[weight].is_in_use.set(false);
             if !stays.contains(&weight) {
+                self.release(gpu, weight);
+            }
+        }
+    }
+
+    /// What a backward pass leaves goes: a module whose input needs no gradient never hears that it is over.
+    pub(super) fn release_left_over(&self, gpu: &Gpu) {
+        for (weight, shard) in self.shards.iter().enumerate() {
+            if !shard.stays() && shard.is_in_use.replace(false) {
                 self.release(gpu, weight);
             }
         }

@@ -4,6 +4,7 @@ mod build;
 mod fetch;
 mod fsdp;
 mod megatron;
+mod norm;
 mod pace;
 mod parallel;
 mod plan;

@@ -58,8 +58,17 @@ impl<'p> Trainer<'p> {
         self.loss = Some(loss.clone());
         let is_last = (number + 1).is_multiple_of(self.plan.accumulate);
         self.parallel.before_backward(is_last);
-        let is_shared = self.plan.accumulate > 1;
-        if is_shared {
+        if self.plan.sharing.is_deepspeed() {
+            // The engine divides by the batches that are added up and multiplies by the loss's scale in any case.
+            let share = scale(gpu, &loss, self.names.loss);
+            let scaled = scale(gpu, &share, self.names.loss);
+            {
+                let one = gpu.like(&scaled, Role::Gradient, self.names.loss);
+                backward(gpu, &scaled, one.clone());
+            }
+            self.parallel.finish(gpu);
+            drop((scaled, share));
+        } else if self.plan.accumulate > 1 {
             let share = scale(gpu, &loss, self.names.loss);
             self.backward(gpu, &share);
         } else {
@@ -89,6 +98,9 @@ impl<'p> Trainer<'p> {
         let cx = &cx.clone().with_modules(parallel.modules());
         let is_recomputed = self.plan.is_recomputed && gpu.is_recording();
         parallel.begin(gpu, tokens.count());
+        // What is called is the model with its head, and with adapters peft's two modules around it.
+        let around = if self.plan.lora > 0 { 3 } else { 1 };
+        cx.enter(around, &tokens.ids);
         let mut flow = self.model.embed(cx, tokens);
         for layer in 0..self.model.layers() {
             let output = {
@@ -97,7 +109,7 @@ impl<'p> Trainer<'p> {
             };
             flow.hidden = parallel.leave(gpu, layer, output);
         }
-        parallel.end(gpu, self.model.loss(cx, flow, tokens))
+        parallel.end(gpu, cx.leave(around, self.model.loss(cx, flow, tokens)))
     }
 
     /// Evaluates a batch and returns its loss. `input` is the loop's name for the batch.

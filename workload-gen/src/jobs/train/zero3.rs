@@ -2,10 +2,11 @@
 //! a module needs them (see [`fetch`](super::fetch)), gradients are copied into a bucket and scattered over the ranks when it is full, and
 //! the optimizer works on flat groups in 32 bits.
 //!
-//! Facts are those of DeepSpeed 0.17 with its defaults (`stage3.py`): buckets of 500 million elements, groups of a billion, collectives
+//! Facts are those of DeepSpeed 0.19 with its defaults (`stage3.py`): buckets of 500 million elements, groups of a billion, collectives
 //! on streams of their own, norms in 64 bits.
 
 use super::fetch::{Around, Shard, Store};
+use super::norm::Norms;
 use super::pace;
 use super::parallel::Parallel;
 use super::plan::{Offload, Plan};
@@ -32,9 +33,11 @@ const NORM: u64 = 250_000_000;
 pub(super) struct Zero3 {
     store: Rc<Store>,
     gradients: Rc<Gradients>,
-    /// Elements of each group of weights that are updated at once.
-    groups: Vec<u64>,
+    /// Elements of the parts of each group of weights that is updated at once.
+    groups: Vec<Vec<u64>>,
     states: RefCell<Vec<Tensor>>,
+    /// The norm that the last step reports.
+    reported: RefCell<Option<Tensor>>,
     offload: Offload,
     names: Names,
     /// What lives as long as the job: weights in 16 and in 32 bits, gradients, the bucket.
@@ -94,11 +97,12 @@ impl Zero3 {
         }
         let groups = groups(&parts);
         if offload == Offload::Nothing {
-            for &group in &groups {
+            let sizes = || groups.iter().map(|group| group.iter().sum::<u64>());
+            for group in sizes() {
                 let converted = gpu.tensor(group, Dtype::F32, Role::Parameter, names.weights);
                 kept.push(gpu.like(&converted, Role::Optimizer, names.states));
             }
-            let largest = groups.iter().max().copied().unwrap_or(0);
+            let largest = sizes().max().unwrap_or(0);
             gpu.scratch(largest * Dtype::F32.bytes(), Role::Gradient, names.gradients);
         }
         let bucket = gpu.tensor(BUCKET, dtype, Role::Communication, names.gradients);
@@ -131,21 +135,30 @@ impl Zero3 {
                 }
             });
         }
-        Zero3 { store, gradients, groups, states: RefCell::default(), offload, names, _kept: kept }
+        Zero3 {
+            store,
+            gradients,
+            groups,
+            states: RefCell::default(),
+            reported: RefCell::default(),
+            offload,
+            names,
+            _kept: kept,
+        }
     }
 }
 
 /// Puts parts into groups, in order.
-fn groups(parts: &[u64]) -> Vec<u64> {
+fn groups(parts: &[u64]) -> Vec<Vec<u64>> {
     let mut groups = Vec::new();
-    let mut filling = 0;
-    for part in parts {
-        filling += part;
-        if filling >= GROUP {
+    let mut filling: Vec<u64> = Vec::new();
+    for &part in parts {
+        filling.push(part);
+        if filling.iter().sum::<u64>() >= GROUP {
             groups.push(std::mem::take(&mut filling));
         }
     }
-    groups.extend((filling > 0).then_some(filling));
+    groups.extend((!filling.is_empty()).then_some(filling));
     groups
 }
 
@@ -240,34 +253,32 @@ impl Parallel for Zero3 {
         self.gradients.scatter(gpu);
         gpu.on_stream(self.gradients.stream, || gpu.sync_stream());
         self.gradients.under_way.set(0);
+        self.store.release_left_over(gpu);
     }
 
     fn step(&self, gpu: &Gpu, _is_clipped: bool) {
         let names = self.names;
         self.store.release_all(gpu);
-        let trained = || self.store.shards.iter().filter(|shard| shard.whole.is_trained());
-        // The norm is computed whether anything is clipped or not.
-        let scalar = || gpu.tensor(1, Dtype::F64, Role::Temporary, names.gradients);
-        if self.offload == Offload::Nothing {
-            let norms: Vec<Tensor> = trained()
-                .map(|shard| {
-                    let double = gpu.tensor(shard.part, Dtype::F64, Role::Temporary, names.gradients);
-                    let norm = scalar();
-                    drop(double);
-                    norm
-                })
-                .collect();
-            let stacked = gpu.tensor(norms.len() as u64, Dtype::F64, Role::Temporary, names.gradients);
-            let powers = gpu.like(&stacked, Role::Temporary, names.gradients);
-            let total = scalar();
-            drop((powers, stacked));
-            release_list(norms);
-            drop(total);
-        } else {
-            release_list(self.gradients.norms.take());
-            gpu.sync();
-        }
-        for (number, &group) in self.groups.iter().enumerate() {
+        let norms = Norms { gpu, name: names.gradients };
+        let mut on_host = self.gradients.norms.take().into_iter();
+        let of_groups: Vec<Tensor> = self
+            .groups
+            .iter()
+            .map(|group| {
+                let of_each = match self.offload {
+                    Offload::Nothing => group.iter().map(|&part| norms.one(part)).collect(),
+                    Offload::Optimizer | Offload::All => on_host.by_ref().take(group.len()).collect(),
+                };
+                norms.all(of_each)
+            })
+            .collect();
+        let total = norms.combined(of_groups.len());
+        // The host looks at it.
+        drop(norms.is_invalid(&total));
+        gpu.sync();
+        let reported = gpu.tensor(1, Dtype::F64, Role::Temporary, names.gradients);
+        for (number, group) in self.groups.iter().enumerate() {
+            let group = group.iter().sum();
             if self.offload != Offload::Nothing {
                 gpu.host(pace::update(group));
                 continue;
@@ -278,6 +289,7 @@ impl Parallel for Zero3 {
                 drop(flat);
                 gradient
             };
+            norms.clip();
             let mut states = self.states.borrow_mut();
             if states.len() <= 2 * number {
                 let state = || gpu.like(&gradient, Role::Optimizer, names.states);
@@ -285,6 +297,9 @@ impl Parallel for Zero3 {
             }
         }
         self.store.gather_small(gpu);
+        drop(total);
+        release_list(of_groups);
+        drop(self.reported.replace(Some(reported)));
     }
 }
 
@@ -294,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_group_is_closed_when_it_has_a_billion_elements() {
-        assert_eq!(groups(&[400_000_000, 700_000_000, 5, 6]), [1_100_000_000, 11]);
-        assert_eq!(groups(&[]), [0; 0]);
+        assert_eq!(groups(&[400_000_000, 700_000_000, 5, 6]), [vec![400_000_000, 700_000_000], vec![5, 6]]);
+        assert!(groups(&[]).is_empty());
     }
 }

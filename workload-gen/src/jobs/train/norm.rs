@@ -1,0 +1,113 @@
+//! The norm of all gradients as DeepSpeed computes it and looks at it before each step: in 64 bits, whether anything is clipped or not.
+//!
+//! Facts are those of DeepSpeed 0.19 (`get_grad_norm_direct`, `combine_grad_norm_groups`, `is_invalid_grad_norm`).
+
+use crate::ops::{Reduction, release_list};
+use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
+
+/// Where norms are computed, and for what.
+#[derive(Clone, Copy)]
+pub(super) struct Norms<'g> {
+    pub(super) gpu: &'g Gpu,
+    pub(super) name: Name,
+}
+
+impl Norms<'_> {
+    fn make(&self, elements: u64, dtype: Dtype) -> Tensor {
+        self.gpu.tensor(elements, dtype, Role::Temporary, self.name)
+    }
+
+    fn number(&self) -> Tensor {
+        self.make(1, Dtype::F64)
+    }
+
+    fn flag(&self) -> Tensor {
+        self.make(1, Dtype::U8)
+    }
+
+    /// The norm of a gradient of so many elements.
+    pub(super) fn one(&self, elements: u64) -> Tensor {
+        let double = self.make(elements, Dtype::F64);
+        let norm = self.number();
+        Reduction::whole(elements).with_partial(Dtype::F64.bytes()).run(self.gpu, self.name);
+        drop(double);
+        norm
+    }
+
+    /// The norm of all, from those of each.
+    pub(super) fn all(&self, norms: Vec<Tensor>) -> Tensor {
+        let sum = {
+            let stacked = self.make(norms.len() as u64, Dtype::F64);
+            let powers = self.gpu.like(&stacked, Role::Temporary, self.name);
+            drop(stacked);
+            let sum = self.number();
+            drop(powers);
+            sum
+        };
+        let root = self.number();
+        let is_infinite = {
+            let _magnitude = self.number();
+            self.flag()
+        };
+        let flags = [is_infinite, self.flag(), self.flag()];
+        let error = self.make(1, Dtype::F32);
+        let chosen = {
+            let _widened = self.number();
+            self.number()
+        };
+        drop(root);
+        drop(sum);
+        release_list(norms);
+        drop((flags, error));
+        chosen
+    }
+
+    /// The norm of all weights, from those of so many groups.
+    pub(super) fn combined(&self, groups: usize) -> Tensor {
+        let stacked = self.make(groups as u64, Dtype::F64);
+        let invalid = self.is_invalid(&stacked);
+        let combined = self.number();
+        let infinite = self.number();
+        let chosen = self.number();
+        drop(infinite);
+        drop((stacked, invalid, combined));
+        chosen
+    }
+
+    /// Whether one of these norms is not finite or less than nothing.
+    pub(super) fn is_invalid(&self, norms: &Tensor) -> Tensor {
+        let flags = || self.make(norms.elements(), Dtype::U8);
+        let finite = {
+            let magnitude = self.gpu.like(norms, Role::Temporary, self.name);
+            let is_number = flags();
+            let is_bounded = flags();
+            let both = flags();
+            drop((is_bounded, is_number, magnitude));
+            both
+        };
+        let not = flags();
+        drop(finite);
+        let is_negative = flags();
+        let either = flags();
+        drop((not, is_negative));
+        let any = self.flag();
+        drop(either);
+        any
+    }
+
+    /// The factor that a group's gradients are clipped by, which is applied in place.
+    pub(super) fn clip(&self) {
+        // The norm over the scale, plus a little, over the limit, and at least one: each dies when the next is there.
+        let mut factor = self.number();
+        for _ in 0..3 {
+            factor = self.number();
+        }
+        let scaled = self.number();
+        let inverse = {
+            let _reciprocal = self.number();
+            self.number()
+        };
+        drop(inverse);
+        drop((scaled, factor));
+    }
+}
