@@ -1,8 +1,8 @@
 //! Parts of the older decoders: layers normalised by mean and variance, two-layer MLPs with biases.
 
 use super::Weights;
-use crate::ops::{Cx, LayerNorm, Linear, causal_loss, dropout, embedding};
-use crate::tensor::{Gpu, Name, Parameter, Tensor, leaf};
+use crate::ops::{Cx, LayerNorm, Linear, causal_loss, dropout, embedding, embedding_as_leaf};
+use crate::tensor::{Gpu, Name, Parameter, Tensor};
 
 impl Weights {
     /// Makes `torch.nn.LayerNorm`.
@@ -29,11 +29,10 @@ pub(super) fn listed<'a>(
     norms.chain(linears.into_iter().flat_map(Linear::parameters)).cloned().collect()
 }
 
-/// The tokens' rows of the table. With `is_leaf` they need a gradient of their own: peft sees to that where a model has adapters, as the
-/// first layer that is run again would have no input that needs one.
+/// The tokens' rows of the table, which may have a gradient of their own.
 pub(super) fn embedded(cx: &Cx, ids: &Tensor, table: &Parameter, width: u64, is_leaf: bool, name: Name) -> Tensor {
-    let rows = embedding(cx, ids, table, width, name);
-    if is_leaf && cx.gpu.is_recording() { leaf(&cx.gpu, rows, name) } else { rows }
+    let look_up = if is_leaf { embedding_as_leaf } else { embedding };
+    look_up(cx, ids, table, width, name)
 }
 
 /// Dropout, in training.

@@ -1,12 +1,13 @@
 //! Llama and its like: a decoder of layers with rotary attention and a gated feed-forward layer.
 
+use super::blocks::embedded;
 use super::decoder::{KvCache, Layer, Parts, Widths};
 use super::latent::turns;
 use super::mask::{look_for_packing, look_for_padding, window_mask};
 use super::projection::{Adapted, Lora, adapt, convert};
 use super::{Flow, Model, Part, Shared, Tokens, Weights, run_layer};
 use crate::ops::{Cx, Form, Heads, Linear, RmsNorm, Rotary, causal_loss, embedding, to};
-use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -129,7 +130,7 @@ impl Llama {
         let mut flow = Flow { hidden: embedded.clone(), shared, locals: vec![embedded], cache: Some(cache.clone()) };
         let model: Rc<dyn Model> = self.clone();
         for layer in 0..self.layers.len() {
-            flow.hidden = run_layer(&model, cx, layer, &flow.hidden, &flow, false);
+            flow.hidden = run_layer(&model, cx, layer, &flow.hidden, &flow, None);
         }
         let Flow { hidden, shared, locals, .. } = flow;
         let normed = self.norm.forward(cx, &hidden);
@@ -164,13 +165,9 @@ impl Model for Llama {
 
     fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
         let (gpu, names, shape) = (&cx.gpu, &self.names, &self.shape);
-        let embedded = {
-            cx.enter(1, &tokens.ids);
-            let rows = embedding(cx, &tokens.ids, &self.embed, shape.hidden, names.embed);
-            // peft: without it, the first checkpoint would have no input that needs a gradient.
-            let is_leaf = shape.is_adapted && shape.is_checkpointed && gpu.is_recording();
-            if is_leaf { leaf(gpu, rows, names.embed) } else { rows }
-        };
+        cx.enter(1, &tokens.ids);
+        let is_leaf = shape.is_adapted && shape.is_checkpointed;
+        let embedded = embedded(cx, &tokens.ids, &self.embed, shape.hidden, is_leaf, names.embed);
         let cache = (!shape.is_checkpointed).then(|| Rc::new(KvCache::new(shape.layers)));
         let positions = {
             let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Temporary, names.model);
@@ -185,12 +182,11 @@ impl Model for Llama {
         self.batch.set(self.batch.get() + 1);
         let mut locals = vec![embedded.clone()];
         locals.extend(shape.parts.has_window_mask.then(|| window_mask(gpu, tokens, names.mask)));
-        cx.enter(1, &positions);
         let frequencies = &self.frequencies[0];
-        let (turns, rotary) = match shape.parts.latent {
+        let (turns, rotary) = cx.aside(&positions, || match shape.parts.latent {
             Some(_) => (Some(turns(gpu, frequencies, &positions, names.rotary)), None),
             None => (None, Some(Rotary::new(gpu, frequencies, &positions, 1, embedded.dtype(), names.rotary))),
-        };
+        });
         let shared = Rc::new(Shared { turns, rotary, _positions: Some(positions), length: tokens.columns });
         Flow { hidden: embedded, shared, locals, cache }
     }

@@ -29,7 +29,7 @@ pub use projection::{Adapted, Lora};
 pub use resnet::{Resnet, ResnetShape};
 pub use unet::{Unet, UnetShape};
 
-use crate::ops::{Cx, Form, Linear, Rotary, checkpoint};
+use crate::ops::{Checkpoint, Cx, Form, Linear, Rotary, checkpoint};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
 
@@ -76,11 +76,18 @@ pub struct Flow {
     pub cache: Option<Rc<KvCache>>,
 }
 
-/// Runs a layer on `x`. With `is_recomputed`, it keeps its input alone and runs again in the backward pass.
-pub fn run_layer(model: &Rc<dyn Model>, cx: &Cx, layer: usize, x: &Tensor, flow: &Flow, is_recomputed: bool) -> Tensor {
-    if is_recomputed {
+/// Runs a layer on `x`. With a checkpoint, it keeps its input alone and runs again in the backward pass.
+pub fn run_layer(
+    model: &Rc<dyn Model>,
+    cx: &Cx,
+    layer: usize,
+    x: &Tensor,
+    flow: &Flow,
+    recomputed: Option<(Checkpoint, Name)>,
+) -> Tensor {
+    if let Some((form, name)) = recomputed {
         let (model, shared) = (model.clone(), flow.shared.clone());
-        return checkpoint(cx, x, move |cx, x| model.layer(cx, layer, x, &shared, None));
+        return checkpoint(cx, form, x, name, move |cx, x| model.layer(cx, layer, x, &shared, None));
     }
     model.layer(cx, layer, x, &flow.shared, flow.cache.as_deref())
 }

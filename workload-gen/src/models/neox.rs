@@ -115,14 +115,14 @@ impl Layer {
         let (gpu, residual) = (&cx.gpu, self.name.residual);
         let attended = {
             let normed = self.norms[0].forward(cx, hidden);
-            let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
-            passed(cx, &attended)
+            cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache))
         };
+        let attended = passed(cx, attended);
         let fed = {
             let normed = self.norms[1].forward(cx, hidden);
-            let fed = cx.module(&[], &normed, |normed| self.mlp(cx, normed));
-            passed(cx, &fed)
+            cx.module(&[], &normed, |normed| self.mlp(cx, normed))
         };
+        let fed = passed(cx, fed);
         let out = {
             let sum = add(gpu, &fed, &attended, residual);
             add(gpu, &sum, hidden, residual)
@@ -208,9 +208,9 @@ impl Model for Neox {
         if cache.is_none() {
             look_for_packing(gpu, tokens, name.mask);
         }
-        let hidden = passed(cx, &rows);
-        cx.enter(1, &positions);
-        let rotary = Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary);
+        let hidden = passed(cx, rows.clone());
+        let rotary =
+            cx.aside(&positions, || Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary));
         let shared = Shared { turns: None, rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
         Flow { hidden, shared: Rc::new(shared), locals: vec![rows], cache }
     }
@@ -228,6 +228,6 @@ impl Model for Neox {
 }
 
 /// A module that drops nothing out: GPT-NeoX has them, but its layers were trained without.
-fn passed(cx: &Cx, x: &Tensor) -> Tensor {
-    cx.module(&[], x, Tensor::clone)
+fn passed(cx: &Cx, x: Tensor) -> Tensor {
+    cx.module(&[], &x, Tensor::clone)
 }

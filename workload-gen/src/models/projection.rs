@@ -130,18 +130,26 @@ impl Projection {
 
     /// The layer's output.
     pub(super) fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
-        let result = self.base.forward(cx, x);
         let Some(Adapter { down, up, name }) = &self.adapter else {
-            return result;
+            return self.base.forward(cx, x);
         };
-        let x = to(&cx.gpu, x, down.weight.tensor().dtype(), Role::Activation, *name);
-        let low = down.forward(cx, &x);
+        // The module around both looks at the type of the first matrix, for which DeepSpeed counts that as its own.
+        cx.module(&[&down.weight], x, |x| self.adapted(cx, x, [down, up], *name))
+    }
+
+    fn adapted(&self, cx: &Cx, x: &Tensor, [down, up]: [&Linear; 2], name: Name) -> Tensor {
+        let result = self.base.forward(cx, x);
+        let dtype = result.dtype();
+        let x = to(&cx.gpu, x, down.weight.tensor().dtype(), Role::Activation, name);
+        let dropped = cx.module(&[], &x, Tensor::clone);
+        let low = down.forward(cx, &dropped);
+        drop(dropped);
         let high = up.forward(cx, &low);
         drop(low);
-        let update = scale(&cx.gpu, &high, *name);
+        let update = scale(&cx.gpu, &high, name);
         drop(high);
-        let sum = add(&cx.gpu, &result, &update, *name);
+        let sum = add(&cx.gpu, &result, &update, name);
         drop((update, result));
-        sum
+        to(&cx.gpu, &sum, dtype, Role::Activation, name)
     }
 }

@@ -1,7 +1,7 @@
 //! Rows of a table by number.
 
 use super::cast::Cx;
-use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
+use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, leaf};
 
 /// Up to so many numbers, the gradient's kernel needs no sorting (`embedding_dense_backward_cuda`).
 const UNSORTED: u64 = 3072;
@@ -9,6 +9,15 @@ const UNSORTED: u64 = 3072;
 /// `torch.nn.functional.embedding`: a row of `width` for each number in `ids`.
 pub fn embedding(cx: &Cx, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {
     cx.module(&[table], ids, |ids| look_up(&cx.gpu, ids, table, width, name))
+}
+
+/// The same, but what comes out is given a gradient of its own, as if it were a weight. peft sees to that where a model has adapters and
+/// is recomputed: otherwise the first layer that runs again would have no input that needs a gradient.
+pub fn embedding_as_leaf(cx: &Cx, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {
+    cx.module(&[table], ids, |ids| {
+        let rows = look_up(&cx.gpu, ids, table, width, name);
+        if cx.gpu.is_recording() { leaf(&cx.gpu, rows, name) } else { rows }
+    })
 }
 
 fn look_up(gpu: &Gpu, ids: &Tensor, table: &Parameter, width: u64, name: Name) -> Tensor {

@@ -28,13 +28,13 @@ mod route;
 pub use attention::{Heads, Kernel, Layout, Queries, attention};
 pub use cast::{Autocast, Cx, to};
 pub use cat::{cat, gather, reshape, slice, split3};
-pub use checkpoint::checkpoint;
+pub use checkpoint::{Checkpoint, checkpoint};
 pub use conv::{Conv2d, Images, Shape};
 pub use elementwise::{
     add, add_in_place, dropout, float, gelu, mul, mul_rows, neg, new_gelu, pow, relu, relu_in_place, rsqrt, scale,
     shift, silu, tanh,
 };
-pub use embedding::embedding;
+pub use embedding::{embedding, embedding_as_leaf};
 pub use image::{BatchNorm, GroupNorm, avg_pool, concat, max_pool, mse_loss, upsample};
 pub use index::{index_add, index_select, masked_columns, nonzero, scatter_add, sort, take_elements, take_rows};
 pub(crate) use linear::product;

@@ -25,6 +25,14 @@ impl Cx {
         modules.leave(&self.gpu, weights, output)
     }
 
+    /// Runs `body`, a module that nobody computes a gradient of.
+    pub fn aside<T>(&self, x: &Tensor, body: impl FnOnce() -> T) -> T {
+        self.enter(1, x);
+        let output = body();
+        self.leave(1, x.clone());
+        output
+    }
+
     /// Modules around others begin, of which each is within the one before: nothing but what is around them is told.
     pub fn enter(&self, count: usize, x: &Tensor) {
         if let Some(modules) = self.modules() {

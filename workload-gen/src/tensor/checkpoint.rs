@@ -91,20 +91,25 @@ pub fn reentrant_checkpoint(
     if !tape.is_recording() {
         return forward(gpu, &detached);
     }
+    // The function and what it owns stay with the graph, when the node has long run.
+    let forward = Rc::new(forward);
+    let tape = tape.keep(forward.clone());
     let saved: Vec<(Saved, u64, Dtype)> =
         inputs.iter().map(|input| (tape.save(input), input.elements(), input.dtype())).collect();
     let output = gpu.no_grad(|| forward(gpu, &detached));
     drop(detached);
     tape.record(output, move |gpu, grad| {
-        let leaf = |(saved, elements, dtype): (Saved, u64, Dtype)| {
-            let memory = saved.unpack(gpu)?;
-            Some(Parameter::trained(gpu, Tensor::new(memory, elements, dtype), name))
-        };
-        let leaves: Vec<Parameter> = saved.into_iter().filter_map(leaf).collect();
+        // The node owns what it saved, and the gradient that it was called with, until it is done.
+        let unpack =
+            |(saved, elements, dtype): (Saved, u64, Dtype)| Some(Tensor::new(saved.unpack(gpu)?, elements, dtype));
+        let saved: Vec<Tensor> = saved.into_iter().filter_map(unpack).collect();
+        let leaves: Vec<Parameter> = saved.iter().map(|input| Parameter::trained(gpu, input.clone(), name)).collect();
         let handles: Vec<Tensor> = leaves.iter().map(Parameter::tensor).collect();
         let output = gpu.set_recording(true, || forward(gpu, &handles));
         drop(handles);
-        backward(gpu, &output, grad);
-        leaves.iter().map(|leaf| leaf.replace_grad(None)).collect()
+        backward(gpu, &output, grad.clone());
+        let gradients = leaves.iter().map(|leaf| leaf.replace_grad(None)).collect();
+        drop((leaves, output, grad, saved));
+        gradients
     })
 }

@@ -8,6 +8,7 @@ use super::gpu::Gpu;
 use super::label::{Name, Role};
 use super::storage::{Storage, Tensor};
 use allocator_core::StreamId;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -45,6 +46,8 @@ pub struct Node {
     grads: RefCell<Grads>,
     awaited: Cell<u32>,
     pass: Cell<u64>,
+    /// What lives as long as the node, whether it has run or not.
+    _kept: Option<Rc<dyn Any>>,
 }
 
 enum Work {
@@ -68,6 +71,7 @@ impl Node {
             grads: RefCell::default(),
             awaited: Cell::new(0),
             pass: Cell::new(0),
+            _kept: None,
         }
     }
 
@@ -318,6 +322,7 @@ pub struct Tape<'g> {
     inputs: Vec<Option<Edge>>,
     number: u64,
     name: Name,
+    kept: Option<Rc<dyn Any>>,
 }
 
 impl Gpu {
@@ -325,11 +330,11 @@ impl Gpu {
     pub fn tape(&self, name: Name, inputs: &[&Tensor]) -> Tape<'_> {
         let state = self.graph();
         if state.is_off.get() || inputs.iter().all(|input| input.edge.is_none()) {
-            return Tape { gpu: self, inputs: Vec::new(), number: 0, name };
+            return Tape { gpu: self, inputs: Vec::new(), number: 0, name, kept: None };
         }
         let number = state.nodes.get() + 1;
         state.nodes.set(number);
-        Tape { gpu: self, inputs: inputs.iter().map(|input| input.edge.clone()).collect(), number, name }
+        Tape { gpu: self, inputs: inputs.iter().map(|input| input.edge.clone()).collect(), number, name, kept: None }
     }
 
     /// Runs `body` without recording graphs: `no_grad`.
@@ -359,6 +364,11 @@ impl Tape<'_> {
     /// Whether the input of that number needs a gradient.
     pub fn needs(&self, input: usize) -> bool {
         self.inputs.get(input).is_some_and(Option::is_some)
+    }
+
+    /// Keeps something for as long as the graph is there.
+    pub(super) fn keep(self, kept: Rc<dyn Any>) -> Self {
+        Tape { kept: Some(kept), ..self }
     }
 
     /// Keeps a tensor's memory for the backward pass.
@@ -408,6 +418,7 @@ impl Tape<'_> {
             grads: RefCell::default(),
             awaited: Cell::new(0),
             pass: Cell::new(0),
+            _kept: self.kept,
         })
     }
 }

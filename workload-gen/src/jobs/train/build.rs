@@ -1,7 +1,7 @@
 //! Puts a plan's model on the device.
 
 use super::ROUTING;
-use super::plan::Plan;
+use super::plan::{Plan, Sharing};
 use crate::lengths::Rng;
 use crate::models::routing::Loads;
 use crate::models::shapes::Family;
@@ -17,7 +17,7 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
     let lora = (plan.lora > 0).then_some(Lora {
         rank: plan.lora,
         adapted: Adapted::Attention,
-        has_type_of_model: plan.sharing.is_deepspeed(),
+        has_type_of_model: matches!(plan.sharing, Sharing::States | Sharing::Gradients),
     });
     // Weights are made in their type, or are put into it later; then so are buffers, which are made in 32 bits in any case.
     let made = if plan.is_converted { Dtype::F32 } else { plan.dtype };

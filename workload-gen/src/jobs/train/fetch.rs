@@ -32,25 +32,28 @@ pub(super) struct Shard {
     pub(super) name: Name,
     /// Elements of a rank's part, padding included.
     pub(super) part: u64,
+    pub(super) dtype: Dtype,
     is_on_host: bool,
     /// The memory of the whole weight, and the stream that it was made on.
     memory: RefCell<Option<(Tensor, StreamId)>>,
     is_under_way: Cell<bool>,
-    is_in_use: Cell<bool>,
+    /// The calls of modules that it is whole for.
+    users: RefCell<BTreeSet<u64>>,
 }
 
 impl Shard {
     /// A weight of `elements` elements, of which each rank owns as many.
     pub(super) fn new(whole: Parameter, name: Name, ranks: u64, is_on_host: bool) -> Shard {
-        let part = whole.elements().div_ceil(ranks);
+        let (part, dtype) = (whole.elements().div_ceil(ranks), whole.tensor().dtype());
         Shard {
             whole,
             name,
             part,
+            dtype,
             is_on_host,
             memory: RefCell::default(),
             is_under_way: Cell::new(false),
-            is_in_use: Cell::new(false),
+            users: RefCell::default(),
         }
     }
 
@@ -97,13 +100,26 @@ struct State {
     under_way: BTreeMap<usize, Rc<Gathering>>,
     /// Elements of whole weights, as DeepSpeed counts them.
     live: u64,
+    /// Calls of modules, which are numbered from 1 on.
+    calls: u64,
+    /// Those that run forward: each within the one before.
+    open: Vec<u64>,
+    /// Those that the backward pass has reached and not left, in this order.
+    active: Vec<Active>,
+}
+
+/// A call of a module in the backward pass.
+struct Active {
+    call: u64,
+    module: Rc<[usize]>,
+    /// Frozen weights that modules have used which ran again meanwhile.
+    held: BTreeSet<usize>,
 }
 
 /// All weights of a model.
 pub(super) struct Store {
     pub(super) shards: Vec<Shard>,
     ranks: u64,
-    dtype: Dtype,
     /// Where weights are gathered, and where they are allocated.
     stream: StreamId,
     tokens: Cell<u64>,
@@ -115,8 +131,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Weights of one type, of which none is whole.
-    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, dtype: Dtype, stream: StreamId) -> Store {
+    /// Weights of which none is whole.
+    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, stream: StreamId) -> Store {
         let state = State {
             order: Order::Unknown,
             modules: Vec::new(),
@@ -125,6 +141,9 @@ impl Store {
             gathered_for: vec![None; shards.len()],
             under_way: BTreeMap::new(),
             live: 0,
+            calls: 0,
+            open: Vec::new(),
+            active: Vec::new(),
         };
         for (number, shard) in shards.iter().enumerate() {
             shard.whole.set_number(number);
@@ -132,7 +151,6 @@ impl Store {
         Store {
             shards,
             ranks,
-            dtype,
             stream,
             tokens: Cell::new(0),
             lead: RefCell::default(),
@@ -209,11 +227,11 @@ impl Store {
     }
 
     /// Makes a module's weights whole, and gathers those of the next ones.
-    fn fetch(&self, gpu: &Gpu, module: &[usize]) {
+    fn fetch(&self, gpu: &Gpu, call: u64, module: &[usize]) {
         self.follow(gpu, module);
         self.gather(gpu, module);
         for &weight in module {
-            self.shards[weight].is_in_use.set(true);
+            self.shards[weight].users.borrow_mut().insert(call);
             let gathering = self.state.borrow_mut().under_way.remove(&weight);
             if let Some(gathering) = gathering {
                 self.arrive(gpu, &gathering);
@@ -268,27 +286,36 @@ impl Store {
         let parts = || weights.iter().map(|&weight| &self.shards[weight]);
         self.state.borrow_mut().live += parts().map(Shard::elements).sum::<u64>();
         let bring = |shard: &Shard| {
-            shard.is_on_host.then(|| gpu.tensor(shard.part, self.dtype, Role::Communication, shard.name))
+            shard.is_on_host.then(|| gpu.tensor(shard.part, shard.dtype, Role::Communication, shard.name))
         };
-        let all: u64 = self.ranks * parts().map(|shard| shard.part).sum::<u64>();
+        let all = |dtype: Dtype| {
+            let of_type = parts().filter(|shard| shard.dtype == dtype);
+            self.ranks * of_type.map(|shard| shard.part).sum::<u64>()
+        };
         let buffers = gpu.on_stream(self.stream, || {
             let buffers = match *weights.as_slice() {
                 // One weight is gathered into its own memory.
                 [weight] => {
                     let shard = &self.shards[weight];
-                    let memory = gpu.tensor(all, self.dtype, Role::Parameter, shard.name);
+                    let memory = gpu.tensor(all(shard.dtype), shard.dtype, Role::Parameter, shard.name);
                     *shard.memory.borrow_mut() = Some((memory, self.stream));
                     bring(shard).into_iter().collect()
                 }
                 _ => {
-                    let flat = gpu.tensor(all, self.dtype, Role::Communication, self.name);
-                    let brought: Vec<Tensor> = parts().filter_map(bring).collect();
-                    drop(brought);
-                    vec![flat]
+                    let types = [Dtype::F16, Dtype::Bf16, Dtype::F32].into_iter().filter(|&dtype| all(dtype) > 0);
+                    let gather = |dtype| {
+                        let flat = gpu.tensor(all(dtype), dtype, Role::Communication, self.name);
+                        let of_type = parts().filter(|shard| shard.dtype == dtype);
+                        let brought: Vec<Tensor> = of_type.filter_map(bring).collect();
+                        drop(brought);
+                        flat
+                    };
+                    types.map(gather).collect()
                 }
             };
-            let from_host: u64 = parts().filter(|shard| shard.is_on_host).map(|shard| shard.part).sum();
-            let ns = pace::host(from_host * self.dtype.bytes()) + pace::link(all * self.dtype.bytes());
+            let bytes = |shard: &Shard| shard.part * shard.dtype.bytes();
+            let from_host: u64 = parts().filter(|shard| shard.is_on_host).map(bytes).sum();
+            let ns = pace::host(from_host) + pace::link(self.ranks * parts().map(bytes).sum::<u64>());
             gpu.work(ns);
             self.gathering.set(self.gathering.get() + ns);
             buffers
@@ -314,7 +341,7 @@ impl Store {
         gpu.on_stream(self.stream, || {
             for &weight in &gathering.weights {
                 let shard = &self.shards[weight];
-                let memory = gpu.tensor(shard.elements(), self.dtype, Role::Parameter, shard.name);
+                let memory = gpu.tensor(shard.elements(), shard.dtype, Role::Parameter, shard.name);
                 *shard.memory.borrow_mut() = Some((memory, self.stream));
                 shard.is_under_way.set(false);
             }
@@ -324,7 +351,7 @@ impl Store {
     /// A whole weight goes, if no module uses it.
     fn release(&self, gpu: &Gpu, weight: usize) {
         let shard = &self.shards[weight];
-        if shard.is_in_use.get() || !shard.is_whole() {
+        if !shard.users.borrow().is_empty() || !shard.is_whole() {
             return;
         }
         if let Some((memory, stream)) = shard.memory.take() {
@@ -336,8 +363,48 @@ impl Store {
         }
     }
 
-    /// A module has run: its weights go, unless they are used again soon.
-    fn leave(&self, gpu: &Gpu, module: &[usize]) {
+    /// A module is about to run. If that is in a backward pass, because it runs again, its frozen weights stay for as long as the module
+    /// that the pass has reached last: nobody computes their gradients, after which they would go.
+    fn begin_forward(&self, gpu: &Gpu, module: &[usize]) -> u64 {
+        let call = {
+            let state = &mut *self.state.borrow_mut();
+            state.calls += 1;
+            state.open.push(state.calls);
+            state.calls
+        };
+        self.fetch(gpu, call, module);
+        if let Some(active) = self.state.borrow_mut().active.last_mut() {
+            for &weight in module.iter().filter(|&&weight| !self.shards[weight].whole.is_trained()) {
+                active.held.insert(weight);
+                self.shards[weight].users.borrow_mut().insert(active.call);
+            }
+        }
+        call
+    }
+
+    fn end_forward(&self, gpu: &Gpu, module: &[usize]) -> u64 {
+        let call = self.state.borrow_mut().open.pop().unwrap_or(0);
+        self.leave(gpu, call, module, &BTreeSet::new());
+        call
+    }
+
+    fn begin_backward(&self, gpu: &Gpu, call: u64, module: &Rc<[usize]>) {
+        let active = Active { call, module: module.clone(), held: BTreeSet::new() };
+        self.state.borrow_mut().active.push(active);
+        self.fetch(gpu, call, module);
+    }
+
+    fn end_backward(&self, gpu: &Gpu, call: u64, module: &[usize]) {
+        let held = {
+            let active = &mut self.state.borrow_mut().active;
+            let place = active.iter().rposition(|active| active.call == call);
+            place.map(|place| active.remove(place).held).unwrap_or_default()
+        };
+        self.leave(gpu, call, module, &held);
+    }
+
+    /// A module has run: its weights go, unless they are used again soon, and those that it has held.
+    fn leave(&self, gpu: &Gpu, call: u64, module: &[usize], held: &BTreeSet<usize>) {
         let stays = {
             let state = self.state.borrow();
             let mut stays: BTreeSet<usize> = BTreeSet::new();
@@ -356,9 +423,10 @@ impl Store {
             }
             stays
         };
-        for &weight in module {
-            self.shards[weight].is_in_use.set(false);
-            if !stays.contains(&weight) {
+        for &weight in module.iter().chain(held) {
+            self.shards[weight].users.borrow_mut().remove(&call);
+            let is_held = held.contains(&weight) && !self.shards[weight].stays();
+            if is_held || !stays.contains(&weight) {
                 self.release(gpu, weight);
             }
         }
@@ -366,11 +434,18 @@ impl Store {
 
     /// What a backward pass leaves goes: a module whose input needs no gradient never hears that it is over.
     pub(super) fn release_left_over(&self, gpu: &Gpu) {
-        for (weight, shard) in self.shards.iter().enumerate() {
-            if !shard.stays() && shard.is_in_use.replace(false) {
-                self.release(gpu, weight);
+        while let Some(Active { call, module, held }) = self.take_active() {
+            for &weight in module.iter().chain(&held) {
+                self.shards[weight].users.borrow_mut().remove(&call);
+                if !self.shards[weight].stays() {
+                    self.release(gpu, weight);
+                }
             }
         }
+    }
+
+    fn take_active(&self) -> Option<Active> {
+        self.state.borrow_mut().active.pop()
     }
 
     /// All whole weights go, before they are updated.
@@ -380,7 +455,7 @@ impl Store {
             if let Some(gathering) = gathering {
                 self.arrive(gpu, &gathering);
             }
-            shard.is_in_use.set(false);
+            shard.users.borrow_mut().clear();
             self.release(gpu, weight);
         }
     }
@@ -388,7 +463,7 @@ impl Store {
     /// Small weights are gathered again after they were updated, on the current stream.
     pub(super) fn gather_small(&self, gpu: &Gpu) {
         for shard in self.shards.iter().filter(|shard| shard.stays()) {
-            let memory = gpu.tensor(shard.part * self.ranks, self.dtype, Role::Parameter, shard.name);
+            let memory = gpu.tensor(shard.part * self.ranks, shard.dtype, Role::Parameter, shard.name);
             *shard.memory.borrow_mut() = Some((memory, gpu.stream()));
         }
         gpu.sync();
@@ -397,6 +472,9 @@ impl Store {
 
     /// The module runs so many times as long as its forward pass.
     fn work(&self, gpu: &Gpu, module: &[usize], times: u64) {
+        if module.is_empty() {
+            return;
+        }
         let elements = module.iter().map(|&weight| self.shards[weight].elements()).sum();
         let work = times * pace::pass(elements, self.tokens.get());
         gpu.work(work);
@@ -409,28 +487,28 @@ impl Store {
 /// The store as what happens around modules.
 pub(super) struct Around(pub(super) Rc<Store>);
 
-fn numbers(weights: &[&Parameter]) -> Vec<usize> {
+fn numbers(weights: &[&Parameter]) -> Rc<[usize]> {
     weights.iter().map(|weight| weight.number()).collect()
 }
 
 impl Modules for Around {
     fn enter(&self, gpu: &Gpu, weights: &[&Parameter], x: &Tensor) -> Tensor {
         let (store, module) = (self.0.clone(), numbers(weights));
-        store.fetch(gpu, &module);
+        let call = store.begin_forward(gpu, &module);
         store.work(gpu, &module, 1);
         let tape = gpu.tape(store.name, &[x]);
         tape.record(x.detach(), move |gpu, grad| {
-            store.leave(gpu, &module);
+            store.end_backward(gpu, call, &module);
             vec![Some(grad)]
         })
     }
 
     fn leave(&self, gpu: &Gpu, weights: &[&Parameter], output: Tensor) -> Tensor {
         let (store, module) = (self.0.clone(), numbers(weights));
-        store.leave(gpu, &module);
+        let call = store.end_forward(gpu, &module);
         let tape = gpu.tape(store.name, &[&output]);
         tape.record(output.detach(), move |gpu, grad| {
-            store.fetch(gpu, &module);
+            store.begin_backward(gpu, call, &module);
             store.work(gpu, &module, 2);
             vec![Some(grad)]
         })

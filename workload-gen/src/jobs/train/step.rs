@@ -5,7 +5,7 @@ use super::parallel::{Parallel, share};
 use super::plan::{Leak, Plan, Sharing};
 use crate::lengths::BatchShape;
 use crate::models::{Model, Tokens, all_parameters, run_layer};
-use crate::ops::{Cx, scale};
+use crate::ops::{Checkpoint, Cx, scale};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, backward};
 use std::rc::Rc;
 
@@ -24,6 +24,7 @@ struct Names {
     input: Name,
     loss: Name,
     save: Name,
+    recomputed: Name,
 }
 
 impl<'p> Trainer<'p> {
@@ -34,7 +35,12 @@ impl<'p> Trainer<'p> {
         let model = if is_apart { gpu.without_memory(|| build::model(gpu, plan)) } else { build::model(gpu, plan) };
         let weights = all_parameters(&*model);
         let parallel = share(gpu, plan, &*model);
-        let names = Names { input: gpu.name("batch"), loss: gpu.name("loss"), save: gpu.name("checkpoint") };
+        let names = Names {
+            input: gpu.name("batch"),
+            loss: gpu.name("loss"),
+            save: gpu.name("checkpoint"),
+            recomputed: gpu.name("recomputed"),
+        };
         Trainer { plan, model, weights, parallel, input: None, loss: None, names }
     }
 
@@ -96,16 +102,18 @@ impl<'p> Trainer<'p> {
     fn forward(&self, cx: &Cx, tokens: &Tokens) -> Tensor {
         let (gpu, parallel) = (&cx.gpu, &*self.parallel);
         let cx = &cx.clone().with_modules(parallel.modules());
-        let is_recomputed = self.plan.is_recomputed && gpu.is_recording();
+        // The newer form does not get along with the functions that DeepSpeed's third stage puts around products.
+        let form = if self.plan.sharing == Sharing::Weights { Checkpoint::Reentrant } else { Checkpoint::Nested };
+        let recomputed = (self.plan.is_recomputed && gpu.is_recording()).then_some((form, self.names.recomputed));
         parallel.begin(gpu, tokens.count());
-        // What is called is the model with its head, and with adapters peft's two modules around it.
-        let around = if self.plan.lora > 0 { 3 } else { 1 };
+        // What is called is the model with its head, or with adapters peft's two modules, which call its function themselves.
+        let around = if self.plan.lora > 0 { 2 } else { 1 };
         cx.enter(around, &tokens.ids);
         let mut flow = self.model.embed(cx, tokens);
         for layer in 0..self.model.layers() {
             let output = {
                 let x = parallel.enter(gpu, layer, &flow.hidden);
-                run_layer(&self.model, cx, layer, &x, &flow, is_recomputed)
+                run_layer(&self.model, cx, layer, &x, &flow, recomputed)
             };
             flow.hidden = parallel.leave(gpu, layer, output);
         }

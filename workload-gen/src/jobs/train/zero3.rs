@@ -77,11 +77,10 @@ impl Zero3 {
         let mut shards = Vec::new();
         for whole in all_parameters(model) {
             let name = whole.name().unwrap_or(names.weights);
-            let made = gpu.tensor(whole.elements(), dtype, Role::Parameter, name);
-            drop(whole.replace(gpu.hollow(whole.elements(), dtype)));
+            let made = gpu.tensor(whole.elements(), whole.tensor().dtype(), Role::Parameter, name);
             let shard = Shard::new(whole, name, ranks, is_on_host);
             if !is_on_host {
-                let part = gpu.tensor(shard.part, dtype, Role::Parameter, name);
+                let part = gpu.tensor(shard.part, shard.dtype, Role::Parameter, name);
                 if shard.whole.is_trained() { trained.push(part) } else { kept.push(part) }
             }
             drop(made);
@@ -111,10 +110,10 @@ impl Zero3 {
         }
         // Each weight is made whole once more, for a hook on its gradient.
         for shard in shards.iter().filter(|shard| shard.whole.is_trained()) {
-            gpu.scratch(shard.part * ranks * dtype.bytes(), Role::Parameter, shard.name);
+            gpu.scratch(shard.part * ranks * shard.dtype.bytes(), Role::Parameter, shard.name);
         }
         let [gather, reduce] = if plan.overlaps { [GATHER, REDUCE] } else { [StreamId::DEFAULT; 2] };
-        let store = Rc::new(Store::new(gpu, shards, ranks, dtype, gather));
+        let store = Rc::new(Store::new(gpu, shards, ranks, gather));
         let gradients = Rc::new(Gradients {
             store: store.clone(),
             ranks,
