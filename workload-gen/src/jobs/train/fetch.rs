@@ -6,7 +6,7 @@
 //! weight that goes is recorded on the stream that has used it.
 
 use super::pace::{self, Lead};
-use crate::ops::Modules;
+use crate::ops::{Modules, release_list};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use allocator_core::StreamId;
 use std::cell::{Cell, RefCell};
@@ -307,7 +307,7 @@ impl Store {
                         let flat = gpu.tensor(all(dtype), dtype, Role::Communication, self.name);
                         let of_type = parts().filter(|shard| shard.dtype == dtype);
                         let brought: Vec<Tensor> = of_type.filter_map(bring).collect();
-                        drop(brought);
+                        release_list(brought);
                         flat
                     };
                     types.map(gather).collect()
@@ -462,10 +462,14 @@ impl Store {
 
     /// Small weights are gathered again after they were updated, on the current stream.
     pub(super) fn gather_small(&self, gpu: &Gpu) {
-        for shard in self.shards.iter().filter(|shard| shard.stays()) {
+        let small = || self.shards.iter().filter(|shard| shard.stays());
+        let bring = |shard: &Shard| gpu.tensor(shard.part, shard.dtype, Role::Communication, shard.name);
+        let brought: Vec<Tensor> = small().filter(|shard| shard.is_on_host).map(bring).collect();
+        for shard in small() {
             let memory = gpu.tensor(shard.part * self.ranks, shard.dtype, Role::Parameter, shard.name);
             *shard.memory.borrow_mut() = Some((memory, gpu.stream()));
         }
+        release_list(brought);
         gpu.sync();
         self.lead.borrow_mut().sync();
     }

@@ -62,6 +62,48 @@ impl Norms<'_> {
         chosen
     }
 
+    /// The norm of a gradient of so many elements that goes to the host: of so many at once (`_constant_buffered_norm2`).
+    pub(super) fn on_the_way(&self, elements: u64, at_once: u64) -> Tensor {
+        let mut sum = None;
+        let mut left = elements;
+        while left > 0 {
+            let part = left.min(at_once);
+            left -= part;
+            let square = {
+                let _norm = self.one(part);
+                self.number()
+            };
+            sum.get_or_insert(square);
+        }
+        self.number()
+    }
+
+    /// The norm of all, from those of each, where the host updates the weights and adds up the norms
+    /// (`complete_grad_norm_calculation_for_cpu_offload`).
+    pub(super) fn all_on_host(&self, norms: usize) {
+        let single = || self.make(1, Dtype::F32);
+        let mut total = None;
+        for _ in 0..norms {
+            let _square = self.number();
+            total.get_or_insert_with(|| self.number());
+        }
+        self.gpu.sync();
+        let sum = single();
+        let root = single();
+        drop(total);
+        {
+            let is_infinite = {
+                let _magnitude = single();
+                self.flag()
+            };
+            let flags = [is_infinite, self.flag(), self.flag()];
+            let error = single();
+            drop((flags, error));
+        }
+        self.gpu.sync();
+        drop((root, sum));
+    }
+
     /// The norm of all weights, from those of so many groups.
     pub(super) fn combined(&self, groups: usize) -> Tensor {
         let stacked = self.make(groups as u64, Dtype::F64);

@@ -224,13 +224,7 @@ impl Gradients {
     /// A part of a gradient goes to the host, and its norm is computed on the way.
     fn send(&self, gpu: &Gpu, part: u64) {
         let on_device = gpu.tensor(part, self.dtype, Role::Gradient, self.name);
-        let mut left = part;
-        while left > 0 {
-            let now = left.min(NORM);
-            gpu.scratch(now * Dtype::F64.bytes(), Role::Temporary, self.name);
-            left -= now;
-        }
-        let norm = gpu.tensor(1, Dtype::F64, Role::Temporary, self.name);
+        let norm = Norms { gpu, name: self.name }.on_the_way(part, NORM);
         self.norms.borrow_mut().push(norm);
         gpu.scratch(part * Dtype::F32.bytes(), Role::Temporary, self.name);
         gpu.work(pace::host(part * Dtype::F32.bytes()));
@@ -259,18 +253,17 @@ impl Parallel for Zero3 {
         let names = self.names;
         self.store.release_all(gpu);
         let norms = Norms { gpu, name: names.gradients };
-        let mut on_host = self.gradients.norms.take().into_iter();
-        let of_groups: Vec<Tensor> = self
-            .groups
-            .iter()
-            .map(|group| {
-                let of_each = match self.offload {
-                    Offload::Nothing => group.iter().map(|&part| norms.one(part)).collect(),
-                    Offload::Optimizer | Offload::All => on_host.by_ref().take(group.len()).collect(),
-                };
-                norms.all(of_each)
-            })
-            .collect();
+        if self.offload != Offload::Nothing {
+            for group in &self.groups {
+                norms.all_on_host(group.len());
+                gpu.host(pace::update(group.iter().sum()));
+            }
+            self.gradients.norms.take().into_iter().for_each(drop);
+            self.store.gather_small(gpu);
+            return;
+        }
+        let of_groups: Vec<Tensor> =
+            self.groups.iter().map(|group| norms.all(group.iter().map(|&part| norms.one(part)).collect())).collect();
         let total = norms.combined(of_groups.len());
         // The host looks at it.
         drop(norms.is_invalid(&total));
@@ -278,10 +271,6 @@ impl Parallel for Zero3 {
         let reported = gpu.tensor(1, Dtype::F64, Role::Temporary, names.gradients);
         for (number, group) in self.groups.iter().enumerate() {
             let group = group.iter().sum();
-            if self.offload != Offload::Nothing {
-                gpu.host(pace::update(group));
-                continue;
-            }
             let gradient = {
                 let flat = gpu.tensor(group, self.gradients.dtype, Role::Temporary, names.gradients);
                 let gradient = gpu.tensor(group, Dtype::F32, Role::Gradient, names.gradients);
