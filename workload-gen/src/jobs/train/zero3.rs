@@ -77,7 +77,11 @@ impl Zero3 {
         let mut shards = Vec::new();
         for whole in all_parameters(model) {
             let name = whole.name().unwrap_or(names.weights);
-            let made = gpu.tensor(whole.elements(), whole.tensor().dtype(), Role::Parameter, name);
+            let made = {
+                let make = |dtype| gpu.tensor(whole.elements(), dtype, Role::Parameter, name);
+                let _single = (plan.is_converted && whole.tensor().dtype() != Dtype::F32).then(|| make(Dtype::F32));
+                make(whole.tensor().dtype())
+            };
             let shard = Shard::new(whole, name, ranks, is_on_host);
             if !is_on_host {
                 let part = gpu.tensor(shard.part, shard.dtype, Role::Parameter, name);
