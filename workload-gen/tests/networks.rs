@@ -146,3 +146,90 @@ fn residual_networks_keep_more_for_more_blocks() {
     let (one, two, three) = (peak("1"), peak("2"), peak("3"));
     assert!(((three - two) / (two - one) - 1.0).abs() < 0.05, "{one} {two} {three}");
 }
+
+/// How many allocations there are in the second of two steps, apart from what libraries take while they run: that depends on kernels.
+fn allocations_of_a_step(line: &str) -> usize {
+    let count = |steps: usize| {
+        let trace = generated(&format!("{line},steps={steps}"));
+        let is_workspace = |&&label: &&u32| trace.label_texts[label as usize].starts_with("workspace");
+        trace.labels.len() - trace.labels.iter().filter(is_workspace).count()
+    };
+    count(3) - count(2)
+}
+
+/// Recordings of torchvision's networks have so many in each step.
+#[test]
+fn residual_networks_allocate_for_each_layer_what_torchvision_s_do() {
+    let pixels = "images=list(2x64x96)";
+    // Each convolution has an output and gradients of its weight and, but for the first, its input. Each normalisation has an output, two
+    // statistics, and gradients of input, factor and sum.
+    let layers = |convolutions: usize| convolutions * (3 + 6) - 1;
+    // Images, classes; the pool's output and places, the mean, the scores, their logarithms, the loss and its weight; the gradients of
+    // loss, logarithms and scores, of the last layer's input, weight and bias, and of mean and pool.
+    let others = 2 + 7 + 8;
+
+    // 16 blocks of three, four shortcuts, and the first; active after the first and three times in a block.
+    let resnet50 = layers(53) + 49 + others;
+    assert_eq!(allocations_of_a_step(&format!("cnn:{pixels},optimizer=sgd,decay=no")), resnet50);
+    // 53 weights of convolutions, two of each normalisation, and the last layer's two, once more for the step.
+    let parameters = 3 * 53 + 2;
+    assert_eq!(allocations_of_a_step(&format!("cnn:{pixels},optimizer=adamw")), resnet50 + parameters);
+    assert_eq!(allocations_of_a_step(&format!("cnn:{pixels},optimizer=sgd")), resnet50 + parameters);
+
+    // Eight blocks of two, three shortcuts, and the first. Autocast copies images, the weights of products and the logarithms; all but
+    // the images have their gradients copied, too.
+    let resnet18 = layers(20) + 17 + others;
+    let copies = 2 * (20 + 2 + 1) + 1;
+    let line = format!("cnn:{pixels},stages=2+2+2+2,block=basic,optimizer=adamw,precision=bf16");
+    assert_eq!(allocations_of_a_step(&line), resnet18 + copies + 3 * 20 + 2);
+}
+
+/// What lives when the backward pass begins: the network, what its layers keep, and cuBLAS's memory.
+#[test]
+fn residual_networks_keep_what_their_layers_save() {
+    let trace = generated("cnn:steps=1,stages=2+2+2+2,block=basic,images=list(2x64x96)");
+    let is_first_gradient = |at: &usize| trace.label_texts[trace.labels[*at] as usize] == "gradient loss";
+    let forward = (0..trace.labels.len()).find(is_first_gradient).expect("there is a backward pass");
+    let (mut live, mut allocated) = (std::collections::HashMap::new(), 0);
+    for event in &trace.events {
+        match *event {
+            Event::Alloc { .. } if allocated == forward => break,
+            Event::Alloc { slot, size, .. } => {
+                live.insert(slot, size);
+                allocated += 1;
+            }
+            Event::Free { slot, .. } => drop(live.remove(&slot)),
+            _ => {}
+        }
+    }
+
+    let (mut images, mut weights, mut kept) = (2 * 64 * 96, 0, 0);
+    // The input of each normalisation and, where something follows that keeps it, its output; mean and deviation of each channel.
+    let mut layer = |inputs: u64, outputs: u64, window: u64, images: u64, is_kept: bool| {
+        weights += 4 * (inputs * outputs * window + 4 * outputs) + 8;
+        kept += 4 * (images * outputs * (1 + u64::from(is_kept)) + 2 * outputs);
+    };
+    images /= 4;
+    layer(3, 64, 49, images, true);
+    images /= 4;
+    let pool = images * 64 * (4 + 8);
+    let mut inputs = 64;
+    for outputs in [64, 128, 256, 512] {
+        let has_shortcut = inputs != outputs;
+        images /= if has_shortcut { 4 } else { 1 };
+        layer(inputs, outputs, 9, images, true);
+        layer(outputs, outputs, 9, images, true);
+        if has_shortcut {
+            // Its output is added to the block's, and kept by nobody.
+            layer(inputs, outputs, 1, images, false);
+        }
+        layer(outputs, outputs, 9, images, true);
+        layer(outputs, outputs, 9, images, true);
+        inputs = outputs;
+    }
+    let head = 4 * (512 * 1000 + 1000);
+    // The images and classes, means, the logarithms of what classes were given, and the loss with its weight.
+    let ends = 2 * 64 * 96 * 3 * 4 + 2 * 8 + 2 * 512 * 4 + 2 * 1000 * 4 + 2 * 4;
+    let cublas = (32 << 20) + (1 << 20);
+    assert_eq!(live.values().sum::<u64>(), weights + kept + pool + head + ends + cublas);
+}

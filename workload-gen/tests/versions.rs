@@ -44,7 +44,7 @@ const PINNED: &[(&str, u32, u64)] = &[
     ("pipeline:items=50,streams=3,shape=fan,handover=wait,seed=2", 1, 0xaae0b553d81bd15e),
     ("gnn:steps=2,layers=3", 1, 0xd62551142aba3d51),
     ("mlp:steps=2,blocks=2", 1, 0x920f78983186ae32),
-    ("cnn:steps=2,stages=1+1", 1, 0x03c556f78c11e0cd),
+    ("cnn:steps=2,stages=1+1", 1, 0x34b05f05288577ea),
     ("diffusion:steps=2,levels=16+32", 1, 0x19a2a8468b1fae56),
     ("robson:live=256,rounds=5", 1, 0x8697f81ceab3991f),
     ("comb:iterations=2", 1, 0x120b9977b4b90634),

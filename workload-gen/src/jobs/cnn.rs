@@ -1,9 +1,10 @@
 //! Training of a residual network on images whose sizes change from batch to batch.
 
+use super::images::{LIST, MOST, images};
 use super::{COMMON, Generator, Job};
 use crate::lengths::{Lengths, Rng};
 use crate::models::{Resnet, ResnetShape, TRAINED};
-use crate::ops::{Cx, Images, Sgd, backward_from, zero_grad};
+use crate::ops::{AdamW, Cx, Images, Sgd, backward_from, zero_grad};
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::{Dtype, Gpu, Role, Tensor};
 
@@ -51,6 +52,27 @@ const PARAMS: &[Param] = &[
         unit: "pixels",
     },
     Param {
+        key: "images",
+        about: "these batches in this order, then again from the start, instead of batch and sides; sides are as they are given",
+        kind: Kind::Text(LIST, |text| images(text).map(drop)),
+        default: "",
+        unit: "",
+    },
+    Param {
+        key: "optimizer",
+        about: "SGD with momentum, or AdamW",
+        kind: Kind::Choice(&["sgd", "adamw"]),
+        default: "sgd",
+        unit: "",
+    },
+    Param {
+        key: "decay",
+        about: "whether SGD decays weights, for which it makes a second gradient of each; AdamW decays them where they are",
+        kind: Kind::Flag,
+        default: "yes",
+        unit: "",
+    },
+    Param {
         key: "precision",
         about: "type of products and convolutions, by autocast",
         kind: Kind::Choice(&["bf16", "fp32"]),
@@ -77,16 +99,37 @@ pub(super) const GENERATOR: Generator = Generator {
 /// Sides are multiples of this: what five halvings leave whole.
 const GRAIN: u64 = 32;
 
-/// The largest side.
-const MOST: u64 = 1 << 14;
-
 /// Stages, at most: each doubles the channels.
 const STAGES: usize = 8;
 
+enum Batches {
+    List(Vec<Images>),
+    Random { count: u64, sides: Lengths },
+}
+
+impl Batches {
+    /// Batches, without end.
+    fn draw(&self, seed: u64) -> Box<dyn Iterator<Item = Images> + '_> {
+        match self {
+            Batches::List(batches) => Box::new(batches.iter().copied().cycle()),
+            Batches::Random { count, sides } => Box::new(sides.sampler(Rng::new(seed)).map(|side| {
+                let side = side.min(MOST).next_multiple_of(GRAIN);
+                Images { count: *count, height: side, width: side }
+            })),
+        }
+    }
+}
+
+enum Optimizer {
+    AdamW(AdamW),
+    Sgd(Sgd),
+}
+
 struct Cnn {
     shape: ResnetShape,
-    batch: u64,
-    sides: Lengths,
+    batches: Batches,
+    is_adamw: bool,
+    has_decay: bool,
     is_autocast: bool,
     steps: u64,
     seed: u64,
@@ -102,10 +145,22 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
     if shape.stages.len() > STAGES {
         return Err(format!("stages={} are more than {STAGES}", values.text("stages")));
     }
+    let batches = match values.is_given("images") {
+        true if values.is_given("batch") || values.is_given("sides") => {
+            return Err("images says what batch and sides would; give the one or the others".to_string());
+        }
+        true => Batches::List(images(values.text("images"))?),
+        false => Batches::Random { count: values.int("batch"), sides: Lengths::parse(values.text("sides"))? },
+    };
+    let is_adamw = values.text("optimizer") == "adamw";
+    if is_adamw && values.is_given("decay") {
+        return Err("decay is SGD's; AdamW always decays weights, and needs nothing for it".to_string());
+    }
     Ok(Box::new(Cnn {
         shape,
-        batch: values.int("batch"),
-        sides: Lengths::parse(values.text("sides"))?,
+        batches,
+        is_adamw,
+        has_decay: values.flag("decay"),
         is_autocast: values.text("precision") == "bf16",
         steps: values.int("steps"),
         seed: values.int("seed"),
@@ -116,18 +171,20 @@ impl Job for Cnn {
     fn run(&self, gpu: &Gpu) {
         let model = Resnet::new(gpu, &self.shape, TRAINED);
         let parameters = model.parameters();
-        let mut optimizer = Sgd::new(gpu, parameters.len());
+        let mut optimizer = match self.is_adamw {
+            true => Optimizer::AdamW(AdamW::new(gpu, parameters.len())),
+            false => Optimizer::Sgd(Sgd::new(gpu, parameters.len(), self.has_decay)),
+        };
         let (input, loss_name) = (gpu.name("images"), gpu.name("loss"));
-        let (mut batch, mut last_loss): (Option<(Tensor, Tensor)>, Option<Tensor>) = (None, None);
-        for (step, side) in (0..self.steps).zip(self.sides.sampler(Rng::new(self.seed))) {
+        // The program's variables: each is let go of when its successor is there.
+        let (mut x, mut classes, mut last_loss): (Option<Tensor>, Option<Tensor>, Option<Tensor>) = (None, None, None);
+        for (step, images) in (0..self.steps).zip(self.batches.draw(self.seed)) {
             if gpu.is_stopped() {
                 break;
             }
             gpu.mark(format!("iteration {step}"));
-            let side = side.min(MOST).next_multiple_of(GRAIN);
-            let images = Images { count: self.batch, height: side, width: side };
-            let x = gpu.tensor(images.pixels() * 3, Dtype::F32, Role::Input, input);
-            let (x, classes) = batch.insert((x, gpu.tensor(self.batch, Dtype::I64, Role::Input, input)));
+            let x = x.insert(gpu.tensor(images.pixels() * 3, Dtype::F32, Role::Input, input));
+            let classes = classes.insert(gpu.tensor(images.count, Dtype::I64, Role::Input, input));
             let cx = if self.is_autocast { Cx::autocast(gpu, Dtype::Bf16) } else { Cx::plain(gpu) };
             let loss = {
                 let scores = model.forward(&cx, x, images);
@@ -136,10 +193,31 @@ impl Job for Cnn {
             let loss = last_loss.insert(loss);
             drop(cx);
             backward_from(gpu, loss, loss_name);
-            optimizer.step(gpu, &parameters);
+            match &mut optimizer {
+                Optimizer::AdamW(adamw) => adamw.step(gpu, &parameters),
+                Optimizer::Sgd(sgd) => sgd.step(gpu, &parameters),
+            }
             zero_grad(&parameters);
             gpu.sync();
         }
         gpu.exit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::Spec;
+
+    #[test]
+    fn what_says_the_same_twice_is_refused() {
+        for (line, part) in [
+            ("cnn:images=list(8x160x160),batch=4", "batch and sides"),
+            ("cnn:images=list(8x160x160),sides=224", "batch and sides"),
+            ("cnn:optimizer=adamw,decay=no", "SGD's"),
+            ("cnn:images=8x160x160", "not list"),
+        ] {
+            let error = Spec::parse(line).expect_err(line).to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

@@ -1,13 +1,12 @@
 //! Training of a diffusion model on images whose sizes come from buckets.
 
+use super::images::{LIST, images};
 use super::{COMMON, Generator, Job};
 use crate::lengths::Rng;
 use crate::models::{TRAINED, Unet, UnetShape};
 use crate::ops::{AdamW, Cx, Images, backward_from, zero_grad};
 use crate::spec::{Kind, Param, Values};
 use crate::tensor::{Dtype, Gpu, Role, Tensor};
-
-const LIST: &str = "list(IMAGESxHEIGHTxWIDTH,...)";
 
 const PARAMS: &[Param] = &[
     Param {
@@ -41,7 +40,7 @@ const PARAMS: &[Param] = &[
     Param {
         key: "buckets",
         about: "shapes of batches",
-        kind: Kind::Text(LIST, |text| buckets(text).map(drop)),
+        kind: Kind::Text(LIST, |text| images(text).map(drop)),
         default: "list(8x64x64,8x80x48,8x48x80)",
         unit: "",
     },
@@ -76,9 +75,6 @@ pub(super) const GENERATOR: Generator = Generator {
     build,
 };
 
-/// The largest side of an image, and the most images.
-const MOST: u64 = 1 << 14;
-
 struct Diffusion {
     shape: UnetShape,
     buckets: Vec<Images>,
@@ -86,22 +82,6 @@ struct Diffusion {
     is_autocast: bool,
     steps: u64,
     seed: u64,
-}
-
-/// Reads `list(IMAGESxHEIGHTxWIDTH,...)`.
-fn buckets(text: &str) -> Result<Vec<Images>, String> {
-    let inside = text.strip_prefix("list(").and_then(|rest| rest.strip_suffix(')'));
-    inside.ok_or_else(|| format!("it is not {LIST}"))?.split(',').map(bucket).collect()
-}
-
-fn bucket(item: &str) -> Result<Images, String> {
-    let item = item.trim();
-    let number = |text: &str| text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
-    let numbers: Option<Vec<u64>> = item.split('x').map(number).collect();
-    match numbers.as_deref() {
-        Some(&[count, height, width]) => Ok(Images { count, height, width }),
-        _ => Err(format!("'{item}' is no shape, such as 8x64x96 (images, height and width, each 1 to {MOST})")),
-    }
 }
 
 fn build(values: &Values) -> Result<Box<dyn Job>, String> {
@@ -118,7 +98,7 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
     if let Some(bottom) = shape.levels.last().filter(|&bottom| bottom % heads != 0) {
         return Err(format!("heads={heads} does not divide the {bottom} channels of the last level"));
     }
-    let buckets = buckets(values.text("buckets"))?;
+    let buckets = images(values.text("buckets"))?;
     let halved = shape.levels.len() as u32 - 1;
     let is_whole = |side: u64| side.trailing_zeros() >= halved;
     if let Some(images) = buckets.iter().find(|images| !is_whole(images.height) || !is_whole(images.width)) {
@@ -165,19 +145,5 @@ impl Job for Diffusion {
             gpu.sync();
         }
         gpu.exit();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_read_and_what_is_wrong_is_shown() {
-        assert_eq!(buckets("list(8x64x96)"), Ok(vec![Images { count: 8, height: 64, width: 96 }]));
-        for (text, part) in [("8x64x96", "not list"), ("list(8x64)", "'8x64'"), ("list(8x0x8)", "'8x0x8'")] {
-            let error = buckets(text).expect_err(text);
-            assert!(error.contains(part), "{error}");
-        }
     }
 }

@@ -306,7 +306,7 @@ impl Job for Gnn {
             }
             let logits = head.forward(&cx, &x);
             drop(x);
-            let loss = cross_entropy(gpu, &logits, &batch.classes, loss_name);
+            let loss = cross_entropy(&cx, &logits, &batch.classes, loss_name);
             drop(logits);
             let loss = last_loss.insert(loss);
             backward_from(gpu, loss, loss_name);

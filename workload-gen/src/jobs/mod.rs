@@ -7,6 +7,7 @@ mod dataframe;
 mod diffusion;
 mod generate;
 mod gnn;
+mod images;
 mod live;
 mod mlp;
 mod pipeline;

@@ -157,6 +157,6 @@ impl Resnet {
 
     /// The loss of what it said about images of known classes.
     pub fn loss(&self, cx: &Cx, scores: &Tensor, classes: &Tensor) -> Tensor {
-        cross_entropy(&cx.gpu, &cx.float(scores, self.loss), classes, self.loss)
+        cross_entropy(cx, scores, classes, self.loss)
     }
 }

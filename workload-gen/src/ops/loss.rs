@@ -1,10 +1,13 @@
 //! Losses.
 
+use super::cast::Cx;
 use super::elementwise::float;
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor, backward};
 
-/// `torch.nn.functional.cross_entropy` of logits in 32 bits against a class for each row.
-pub fn cross_entropy(gpu: &Gpu, logits: &Tensor, classes: &Tensor, name: Name) -> Tensor {
+/// `torch.nn.functional.cross_entropy` of logits against a class for each row. It asks for the logarithms in the logits' own type,
+/// so that autocast's change to 32 bits comes after them, before the loss of what they say.
+pub fn cross_entropy(cx: &Cx, logits: &Tensor, classes: &Tensor, name: Name) -> Tensor {
+    let gpu = &cx.gpu;
     let probabilities = {
         let tape = gpu.tape(name, &[logits]);
         let out = gpu.like(logits, Role::Activation, name);
@@ -14,6 +17,7 @@ pub fn cross_entropy(gpu: &Gpu, logits: &Tensor, classes: &Tensor, name: Name) -
             vec![Some(gpu.like(&grad, Role::Gradient, name))]
         })
     };
+    let probabilities = cx.float(&probabilities, name);
     let tape = gpu.tape(name, &[&probabilities]);
     let saved = (tape.save(&probabilities), tape.save(classes));
     let (elements, dtype) = (probabilities.elements(), probabilities.dtype());
@@ -31,7 +35,7 @@ pub fn causal_loss(gpu: &Gpu, logits: &Tensor, rows: u64, columns: u64, name: Na
     let logits = float(gpu, logits, name);
     let padded = gpu.tensor(rows * (columns + 1), Dtype::I64, Role::Temporary, name);
     let labels = gpu.tensor(rows * columns, Dtype::I64, Role::Temporary, name);
-    let loss = cross_entropy(gpu, &logits, &labels, name);
+    let loss = cross_entropy(&Cx::plain(gpu), &logits, &labels, name);
     drop((logits, padded));
     loss
 }

@@ -43,25 +43,27 @@ impl AdamW {
     }
 }
 
-/// `torch.optim.SGD` with momentum and weight decay, the implementation over lists of tensors.
+/// `torch.optim.SGD` with momentum, the implementation over lists of tensors.
 pub struct Sgd {
     momenta: Vec<Option<Tensor>>,
+    has_decay: bool,
     name: Name,
 }
 
 impl Sgd {
     /// An optimizer without momenta: they are made at the first step.
-    pub fn new(gpu: &Gpu, parameters: usize) -> Sgd {
+    pub fn new(gpu: &Gpu, parameters: usize, has_decay: bool) -> Sgd {
         let mut momenta = Vec::new();
         momenta.resize_with(parameters, || None);
-        Sgd { momenta, name: gpu.name("sgd") }
+        Sgd { momenta, has_decay, name: gpu.name("sgd") }
     }
 
     /// A step over the parameters that have a gradient. Decay makes new gradients, all at the same time; the first of them are copied
     /// to be the momenta.
     pub fn step(&mut self, gpu: &Gpu, parameters: &[Parameter]) {
         let updated = || parameters.iter().enumerate().filter_map(|(at, parameter)| Some((at, parameter.grad()?)));
-        let decayed: Vec<Tensor> = updated().map(|(_, grad)| gpu.like(&grad, Role::Temporary, self.name)).collect();
+        let decayed = updated().filter(|_| self.has_decay).map(|(_, grad)| gpu.like(&grad, Role::Temporary, self.name));
+        let decayed = decayed.collect();
         for (at, grad) in updated() {
             if self.momenta[at].is_none() {
                 self.momenta[at] = Some(gpu.like(&grad, Role::Optimizer, self.name));
