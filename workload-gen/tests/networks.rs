@@ -109,7 +109,7 @@ fn kept_and_scratch(trace: &Trace, most: usize) -> (Vec<u64>, u64) {
     (kept, scratch)
 }
 
-/// The recording ends when its card is full. What cuDNN takes for itself is known roughly, all else to the byte.
+/// The recording ends when its card is full. What cuDNN takes for itself is known to a hundredth in all, all else to the byte.
 #[test]
 fn a_unet_allocates_as_the_recorded_one_but_for_workspaces() {
     let Some(folder) = recordings() else { return };
@@ -123,7 +123,7 @@ fn a_unet_allocates_as_the_recorded_one_but_for_workspaces() {
     let (same, modelled) = kept_and_scratch(&generated(&line), kept.len());
     let other = kept.iter().zip(&same).position(|(one, two)| one != two);
     assert_eq!((other, kept.len() > 7_000), (None, true));
-    assert!(modelled.abs_diff(scratch) * 5 < scratch, "{modelled} bytes of workspaces, and {scratch} were seen");
+    assert!(modelled.abs_diff(scratch) * 100 < scratch, "{modelled} bytes of workspaces, and {scratch} were seen");
 }
 
 /// What an image adds to a residual network's peak depends on its pixels alone, and neither on their order nor on other images.

@@ -1,4 +1,7 @@
 //! Training of a residual network on images whose sizes change from batch to batch.
+//!
+//! The network is torchvision's. All that it allocates is that of recordings, but for what cuDNN takes while a convolution runs:
+//! see `ops/workspace.rs`.
 
 use super::images::{LIST, MOST, images};
 use super::{COMMON, Generator, Job};

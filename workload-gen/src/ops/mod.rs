@@ -24,6 +24,7 @@ mod reduce;
 mod rms_norm;
 mod rotary;
 mod route;
+mod workspace;
 
 pub use attention::{Heads, Kernel, Layout, Queries, attention};
 pub use cast::{Autocast, Cx, to};
