@@ -1,6 +1,6 @@
-//! The norm of all gradients as DeepSpeed computes it and looks at it before each step: in 64 bits, whether anything is clipped or not.
+//! What DeepSpeed computes of gradients and looks at before each step: their norm, whether anything is clipped or not, and whether they are finite.
 //!
-//! Facts are those of DeepSpeed 0.19 (`get_grad_norm_direct`, `combine_grad_norm_groups`, `is_invalid_grad_norm`).
+//! Facts are those of DeepSpeed 0.19 (`get_grad_norm_direct`, `combine_grad_norm_groups`, `is_invalid_grad_norm`, `has_inf_or_nan`).
 
 use crate::ops::{Reduction, release_list};
 use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
@@ -10,6 +10,8 @@ use crate::tensor::{Dtype, Gpu, Name, Role, Tensor};
 pub(super) struct Norms<'g> {
     pub(super) gpu: &'g Gpu,
     pub(super) name: Name,
+    /// The type of the norm of all gradients. Those of each are in 64 bits.
+    pub(super) dtype: Dtype,
 }
 
 impl Norms<'_> {
@@ -17,24 +19,65 @@ impl Norms<'_> {
         self.gpu.tensor(elements, dtype, Role::Temporary, self.name)
     }
 
-    fn number(&self) -> Tensor {
-        self.make(1, Dtype::F64)
+    pub(super) fn number(&self) -> Tensor {
+        self.make(1, self.dtype)
     }
 
-    fn flag(&self) -> Tensor {
+    pub(super) fn flag(&self) -> Tensor {
         self.make(1, Dtype::U8)
     }
 
     /// The norm of a gradient of so many elements.
     pub(super) fn one(&self, elements: u64) -> Tensor {
-        let double = self.make(elements, Dtype::F64);
-        let norm = self.number();
-        Reduction::whole(elements).with_partial(Dtype::F64.bytes()).run(self.gpu, self.name);
-        drop(double);
-        norm
+        let _double = self.make(elements, Dtype::F64);
+        self.reduced(elements, Dtype::F64)
     }
 
-    /// The norm of all, from those of each.
+    /// One number of so many, of which blocks leave partial results of the same type.
+    fn reduced(&self, elements: u64, dtype: Dtype) -> Tensor {
+        let result = self.make(1, dtype);
+        Reduction::whole(elements).with_partial(dtype.bytes()).run(self.gpu, self.name);
+        result
+    }
+
+    /// Whether one of so many elements is not finite: the largest or the smallest.
+    pub(super) fn is_broken(&self, elements: u64, dtype: Dtype) -> Tensor {
+        let is_finite = || {
+            let extreme = self.reduced(elements, dtype);
+            self.is_finite(&extreme)
+        };
+        let (largest, smallest) = (is_finite(), is_finite());
+        let both = self.flag();
+        drop((largest, smallest));
+        let neither = self.flag();
+        drop(both);
+        neither
+    }
+
+    /// The norm of all, from those of each, as the first two stages compute it: marked in place if it is not finite.
+    pub(super) fn marked(&self, norms: Vec<Tensor>) -> Tensor {
+        let count = norms.len() as u64;
+        let squares = {
+            let _stacked = self.make(count, Dtype::F64);
+            self.make(count, Dtype::F64)
+        };
+        let sum = self.reduced(count, Dtype::F64);
+        drop(squares);
+        let rounded = self.number();
+        drop(sum);
+        let root = self.number();
+        drop(rounded);
+        let is_infinite = {
+            let _magnitude = self.number();
+            self.flag()
+        };
+        let (is_nan, either, mark) = (self.flag(), self.flag(), self.number());
+        drop((is_infinite, is_nan, either, mark));
+        release_list(norms);
+        root
+    }
+
+    /// The norm of all, from those of each, as the third stage computes it.
     pub(super) fn all(&self, norms: Vec<Tensor>) -> Tensor {
         let sum = {
             let stacked = self.make(norms.len() as u64, Dtype::F64);
@@ -106,7 +149,7 @@ impl Norms<'_> {
 
     /// The norm of all weights, from those of so many groups.
     pub(super) fn combined(&self, groups: usize) -> Tensor {
-        let stacked = self.make(groups as u64, Dtype::F64);
+        let stacked = self.make(groups as u64, self.dtype);
         let invalid = self.is_invalid(&stacked);
         let combined = self.number();
         let infinite = self.number();
@@ -119,14 +162,7 @@ impl Norms<'_> {
     /// Whether one of these norms is not finite or less than nothing.
     pub(super) fn is_invalid(&self, norms: &Tensor) -> Tensor {
         let flags = || self.make(norms.elements(), Dtype::U8);
-        let finite = {
-            let magnitude = self.gpu.like(norms, Role::Temporary, self.name);
-            let is_number = flags();
-            let is_bounded = flags();
-            let both = flags();
-            drop((is_bounded, is_number, magnitude));
-            both
-        };
+        let finite = self.is_finite(norms);
         let not = flags();
         drop(finite);
         let is_negative = flags();
@@ -135,6 +171,17 @@ impl Norms<'_> {
         let any = self.flag();
         drop(either);
         any
+    }
+
+    /// `isfinite`: whether numbers are themselves, and their magnitudes are not infinite.
+    fn is_finite(&self, numbers: &Tensor) -> Tensor {
+        let flags = || self.make(numbers.elements(), Dtype::U8);
+        let magnitude = self.gpu.like(numbers, Role::Temporary, self.name);
+        let is_bounded = flags();
+        let is_number = flags();
+        let both = flags();
+        drop((is_number, is_bounded, magnitude));
+        both
     }
 
     /// The factor that a group's gradients are clipped by, which is applied in place.

@@ -101,7 +101,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param { key: "shaping", about: "what the data loader makes of them", kind: SHAPING, default: "pad", unit: "" },
     count("steps", "batches, in all epochs together", 1_000_000_000, "20", "batches"),
     count("accumulate", "batches whose gradients are added up before a step", 1 << 20, "1", "batches"),
-    flag("clip", "gradients are clipped by their norm before a step"),
+    flag("clip", "gradients are clipped by their norm before a step; DeepSpeed does so in any case"),
     choice(
         "recompute",
         "which activations are made again in the backward pass",

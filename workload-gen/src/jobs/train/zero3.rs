@@ -228,7 +228,7 @@ impl Gradients {
     /// A part of a gradient goes to the host, and its norm is computed on the way.
     fn send(&self, gpu: &Gpu, part: u64) {
         let on_device = gpu.tensor(part, self.dtype, Role::Gradient, self.name);
-        let norm = Norms { gpu, name: self.name }.on_the_way(part, NORM);
+        let norm = Norms { gpu, name: self.name, dtype: Dtype::F64 }.on_the_way(part, NORM);
         self.norms.borrow_mut().push(norm);
         gpu.scratch(part * Dtype::F32.bytes(), Role::Temporary, self.name);
         gpu.work(pace::host(part * Dtype::F32.bytes()));
@@ -256,7 +256,7 @@ impl Parallel for Zero3 {
     fn step(&self, gpu: &Gpu, _is_clipped: bool) {
         let names = self.names;
         self.store.release_all(gpu);
-        let norms = Norms { gpu, name: names.gradients };
+        let norms = Norms { gpu, name: names.gradients, dtype: Dtype::F64 };
         if self.offload != Offload::Nothing {
             for group in &self.groups {
                 norms.all_on_host(group.len());
