@@ -51,7 +51,7 @@ pub(super) trait Parallel {
 pub(super) fn share(gpu: &Gpu, plan: &Plan, model: &dyn Model) -> Box<dyn Parallel> {
     match plan.sharing {
         Sharing::Alone => Box::new(Update::new(gpu, trained(model), false)),
-        Sharing::Replicas => Box::new(Replicas::new(gpu, model)),
+        Sharing::Replicas => Box::new(Replicas::new(gpu, model, plan.ranks)),
         Sharing::States | Sharing::Gradients => Box::new(Zero::new(gpu, plan, model)),
         Sharing::Weights => Box::new(Zero3::new(gpu, plan, model)),
         Sharing::Fsdp => Box::new(Fsdp::new(gpu, plan, model)),
