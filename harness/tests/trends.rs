@@ -1,7 +1,7 @@
 //! What was published of how training's switches change utilisation comes out of generated training, replayed on the simulated device.
 //!
 //! GMLake (ASPLOS 2024) fine-tuned GPT-NeoX-20B with DeepSpeed's third stage on four cards of 80 GB. Its batch and lengths are not given;
-//! here each card has sequences of 2048 tokens, and as much memory as it wants.
+//! here each card has eight sequences of 2048 tokens, a DeepSpeed of before 0.19, and as much memory as it wants.
 
 use allocator_core::SimDevice;
 use harness::audit::audit;
@@ -37,17 +37,17 @@ const SWITCHES: [(&str, f64); 5] = [
     (",recompute=full,lora=8,offload=all", 0.715),
 ];
 
-const NEOX: &str = "train:gpt-neox-20b,zero=3,lengths=2048,steps=4";
+const NEOX: &str = "train:gpt-neox-20b,zero=3,deepspeed=0.18,lengths=2048,steps=4";
 
 /// Weights, gradients and states are large, few and there for good; the less of them there is, the more of the memory comes and goes.
 #[test]
 fn each_switch_that_saves_memory_lowers_utilisation_as_published() {
-    let lines = SWITCHES.map(|(switch, _)| format!("{NEOX},ranks=4,batch=2{switch}"));
+    let lines = SWITCHES.map(|(switch, _)| format!("{NEOX},ranks=4,batch=8{switch}"));
     let found = lines.map(|line| utilisation("caching", &line));
     assert!(found.is_sorted_by(|before, after| before > after), "{found:?}");
     assert!(found[0] - found[4] >= 0.1, "{found:?}");
     for ((switch, published), found) in SWITCHES.iter().zip(found) {
-        assert!((found - published).abs() < 0.1, "{switch}: {found}, and {published} was published");
+        assert!((found - published).abs() < 0.03, "{switch}: {found}, and {published} was published");
     }
 }
 

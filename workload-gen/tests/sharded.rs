@@ -115,6 +115,19 @@ fn each_stage_keeps_less() {
     assert!(kept("") > found[0], "replicas have all states");
 }
 
+/// DeepSpeed 0.19 keeps frozen weights whole that a recomputed layer has used until the backward pass is over, earlier releases do not. As
+/// many are whole then as there are; else a billion elements, those that are being fetched, and the table and the head.
+#[test]
+fn frozen_weights_of_recomputed_layers_stay_with_the_newer_deepspeed() {
+    let peak = |release: &str| {
+        let shape = "train:llama-2-7b,batch=1,lengths=64,steps=3,ranks=8";
+        live(&generated(&format!("{shape},zero=3,recompute=full,lora=8,deepspeed={release}"))).0
+    };
+    let layers = 2 * 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
+    let more = peak("0.19") - peak("0.18");
+    assert!((layers - (3 << 30)..layers).contains(&more), "{more} bytes more, the layers have {layers}");
+}
+
 /// Weights come and go on a stream of their own, and what goes waits for the stream that used it.
 #[test]
 fn gathered_weights_are_recorded_on_the_stream_that_uses_them() {

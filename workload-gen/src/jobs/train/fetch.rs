@@ -6,6 +6,7 @@
 //! weight that goes is recorded on the stream that has used it.
 
 use super::pace::{self, Lead};
+use super::plan::Plan;
 use crate::ops::{Modules, release_list};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use allocator_core::StreamId;
@@ -71,6 +72,17 @@ impl Shard {
     }
 }
 
+/// The parts of those that are on the host, which are copied on the current stream. The host waits for the copies.
+fn bring<'s>(gpu: &Gpu, shards: impl IntoIterator<Item = &'s Shard>) -> Vec<Tensor> {
+    let bring = |shard: &Shard| gpu.tensor(shard.part, shard.dtype, Role::Communication, shard.name);
+    let brought: Vec<Tensor> = shards.into_iter().filter(|shard| shard.is_on_host).map(bring).collect();
+    if !brought.is_empty() {
+        gpu.work(pace::host(brought.iter().map(Tensor::bytes).sum()));
+        gpu.sync_stream();
+    }
+    brought
+}
+
 /// What has been gathered at once.
 struct Gathering {
     weights: Vec<usize>,
@@ -120,6 +132,7 @@ struct Active {
 pub(super) struct Store {
     pub(super) shards: Vec<Shard>,
     ranks: u64,
+    holds_frozen: bool,
     /// Where weights are gathered, and where they are allocated.
     stream: StreamId,
     tokens: Cell<u64>,
@@ -132,7 +145,7 @@ pub(super) struct Store {
 
 impl Store {
     /// Weights of which none is whole.
-    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, ranks: u64, stream: StreamId) -> Store {
+    pub(super) fn new(gpu: &Gpu, shards: Vec<Shard>, plan: &Plan, stream: StreamId) -> Store {
         let state = State {
             order: Order::Unknown,
             modules: Vec::new(),
@@ -150,7 +163,8 @@ impl Store {
         }
         Store {
             shards,
-            ranks,
+            ranks: plan.ranks,
+            holds_frozen: plan.holds_frozen,
             stream,
             tokens: Cell::new(0),
             lead: RefCell::default(),
@@ -285,9 +299,6 @@ impl Store {
         }
         let parts = || weights.iter().map(|&weight| &self.shards[weight]);
         self.state.borrow_mut().live += parts().map(Shard::elements).sum::<u64>();
-        let bring = |shard: &Shard| {
-            shard.is_on_host.then(|| gpu.tensor(shard.part, shard.dtype, Role::Communication, shard.name))
-        };
         let all = |dtype: Dtype| {
             let of_type = parts().filter(|shard| shard.dtype == dtype);
             self.ranks * of_type.map(|shard| shard.part).sum::<u64>()
@@ -299,23 +310,20 @@ impl Store {
                     let shard = &self.shards[weight];
                     let memory = gpu.tensor(all(shard.dtype), shard.dtype, Role::Parameter, shard.name);
                     *shard.memory.borrow_mut() = Some((memory, self.stream));
-                    bring(shard).into_iter().collect()
+                    bring(gpu, [shard])
                 }
                 _ => {
                     let types = [Dtype::F16, Dtype::Bf16, Dtype::F32].into_iter().filter(|&dtype| all(dtype) > 0);
                     let gather = |dtype| {
                         let flat = gpu.tensor(all(dtype), dtype, Role::Communication, self.name);
-                        let of_type = parts().filter(|shard| shard.dtype == dtype);
-                        let brought: Vec<Tensor> = of_type.filter_map(bring).collect();
-                        release_list(brought);
+                        release_list(bring(gpu, parts().filter(|shard| shard.dtype == dtype)));
                         flat
                     };
                     types.map(gather).collect()
                 }
             };
             let bytes = |shard: &Shard| shard.part * shard.dtype.bytes();
-            let from_host: u64 = parts().filter(|shard| shard.is_on_host).map(bytes).sum();
-            let ns = pace::host(from_host) + pace::link(self.ranks * parts().map(bytes).sum::<u64>());
+            let ns = pace::link(self.ranks * parts().map(bytes).sum::<u64>());
             gpu.work(ns);
             self.gathering.set(self.gathering.get() + ns);
             buffers
@@ -364,7 +372,8 @@ impl Store {
     }
 
     /// A module is about to run. If that is in a backward pass, because it runs again, its frozen weights stay for as long as the module
-    /// that the pass has reached last: nobody computes their gradients, after which they would go.
+    /// that the pass has reached last, as nobody computes their gradients, after which they would go. With the reentrant form of
+    /// checkpoints that is the model, and they stay until the pass is over.
     fn begin_forward(&self, gpu: &Gpu, module: &[usize]) -> u64 {
         let call = {
             let state = &mut *self.state.borrow_mut();
@@ -373,7 +382,9 @@ impl Store {
             state.calls
         };
         self.fetch(gpu, call, module);
-        if let Some(active) = self.state.borrow_mut().active.last_mut() {
+        if self.holds_frozen
+            && let Some(active) = self.state.borrow_mut().active.last_mut()
+        {
             for &weight in module.iter().filter(|&&weight| !self.shards[weight].whole.is_trained()) {
                 active.held.insert(weight);
                 self.shards[weight].users.borrow_mut().insert(active.call);
@@ -463,8 +474,7 @@ impl Store {
     /// Small weights are gathered again after they were updated, on the current stream.
     pub(super) fn gather_small(&self, gpu: &Gpu) {
         let small = || self.shards.iter().filter(|shard| shard.stays());
-        let bring = |shard: &Shard| gpu.tensor(shard.part, shard.dtype, Role::Communication, shard.name);
-        let brought: Vec<Tensor> = small().filter(|shard| shard.is_on_host).map(bring).collect();
+        let brought = bring(gpu, small());
         for shard in small() {
             let memory = gpu.tensor(shard.part * self.ranks, shard.dtype, Role::Parameter, shard.name);
             *shard.memory.borrow_mut() = Some((memory, gpu.stream()));
@@ -477,6 +487,8 @@ impl Store {
     /// The module runs so many times as long as its forward pass.
     fn work(&self, gpu: &Gpu, module: &[usize], times: u64) {
         if module.is_empty() {
+            // It launches something, too, but little.
+            gpu.host(self.lead.borrow_mut().launch(0, 0));
             return;
         }
         let elements = module.iter().map(|&weight| self.shards[weight].elements()).sum();

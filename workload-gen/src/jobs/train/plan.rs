@@ -101,7 +101,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param { key: "shaping", about: "what the data loader makes of them", kind: SHAPING, default: "pad", unit: "" },
     count("steps", "batches, in all epochs together", 1_000_000_000, "20", "batches"),
     count("accumulate", "batches whose gradients are added up before a step", 1 << 20, "1", "batches"),
-    flag("clip", "gradients are clipped by their norm before a step; DeepSpeed does so in any case"),
+    flag("clip", "gradients are clipped by their norm before a step; DeepSpeed 0.19 does so in any case"),
     choice(
         "recompute",
         "which activations are made again in the backward pass",
@@ -142,6 +142,13 @@ pub(super) const PARAMS: &[Param] = &[
         default: "yes",
         unit: "",
     },
+    choice(
+        "deepspeed",
+        "whose release zero=1 to 3 follow: 0.19 clips in any case, and a frozen weight that a recomputed layer has used stays whole until \
+         the backward pass is over",
+        &["0.18", "0.19"],
+        "0.19",
+    ),
     every("epoch", "batches of an epoch; 0 is one epoch for all", "batches"),
     every("evals", "batches that are evaluated after each epoch", "batches"),
     count("eval-batch", "sequences in a batch that is evaluated", 1 << 20, "8", "sequences"),
@@ -210,6 +217,8 @@ pub(super) struct Plan {
     pub(super) rank: u64,
     pub(super) offload: Offload,
     pub(super) overlaps: bool,
+    /// Whether frozen weights that a recomputed layer has used stay whole until the backward pass is over.
+    pub(super) holds_frozen: bool,
     pub(super) epoch: u64,
     pub(super) evals: u64,
     pub(super) eval_batch: u64,
@@ -392,6 +401,7 @@ impl Plan {
             _ => Sharing::Alone,
         };
         let offload = offload(values, sharing)?;
+        let is_new = values.text("deepspeed") == "0.19";
         // Weights in 16 bits need no autocast.
         let is_cast = matches!(sharing, Sharing::Alone | Sharing::Replicas) || values.is_given("autocast");
         let autocast = if is_cast { dtype(values.text("autocast")) } else { None };
@@ -412,7 +422,8 @@ impl Plan {
             shaping: Shaping::parse(values.text("shaping"))?,
             steps: values.int("steps"),
             accumulate: values.int("accumulate"),
-            is_clipped: values.flag("clip"),
+            is_clipped: values.flag("clip") || (sharing.is_deepspeed() && is_new),
+            holds_frozen: is_new,
             is_recomputed: values.text("recompute") == "full",
             lora: values.int("lora"),
             sharing,

@@ -246,8 +246,7 @@ impl Parallel for Zero {
         }
     }
 
-    /// Gradients are clipped whether a line says so or not: DeepSpeed's limit is 1 if nobody sets another.
-    fn step(&self, gpu: &Gpu, _is_clipped: bool) {
+    fn step(&self, gpu: &Gpu, is_clipped: bool) {
         let inner = &*self.inner;
         let norms = inner.norms(gpu);
         if inner.is_on_host {
@@ -258,7 +257,7 @@ impl Parallel for Zero {
             gpu.host(pace::update(inner.part));
             release_list(sent);
         } else {
-            self.update(gpu, &norms);
+            self.update(gpu, &norms, is_clipped);
         }
         // Each rank's part is sent to all others, in place.
         gpu.work(pace::link(inner.part * inner.dtype.bytes()));
@@ -267,7 +266,7 @@ impl Parallel for Zero {
 
 impl Zero {
     /// Looks whether the part's gradients are finite, clips them, and updates the part.
-    fn update(&self, gpu: &Gpu, norms: &Norms<'_>) {
+    fn update(&self, gpu: &Gpu, norms: &Norms<'_>, is_clipped: bool) {
         let inner = &*self.inner;
         let (kept, padding) = {
             let mut gradients = inner.gradients.borrow_mut();
@@ -304,8 +303,10 @@ impl Zero {
             gradient
         };
         drop((kept, padding));
-        look();
-        norms.clip();
+        if is_clipped {
+            look();
+            norms.clip();
+        }
         let mut states = self.states.borrow_mut();
         if states.is_empty() {
             let state = || gpu.like(&gradient, Role::Optimizer, self.states_name);

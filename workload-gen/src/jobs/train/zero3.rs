@@ -117,7 +117,7 @@ impl Zero3 {
             gpu.scratch(shard.part * ranks * shard.dtype.bytes(), Role::Parameter, shard.name);
         }
         let [gather, reduce] = if plan.overlaps { [GATHER, REDUCE] } else { [StreamId::DEFAULT; 2] };
-        let store = Rc::new(Store::new(gpu, shards, ranks, gather));
+        let store = Rc::new(Store::new(gpu, shards, plan, gather));
         let gradients = Rc::new(Gradients {
             store: store.clone(),
             ranks,
@@ -253,7 +253,7 @@ impl Parallel for Zero3 {
         self.store.release_left_over(gpu);
     }
 
-    fn step(&self, gpu: &Gpu, _is_clipped: bool) {
+    fn step(&self, gpu: &Gpu, is_clipped: bool) {
         let names = self.names;
         self.store.release_all(gpu);
         let norms = Norms { gpu, name: names.gradients, dtype: Dtype::F64 };
@@ -281,7 +281,9 @@ impl Parallel for Zero3 {
                 drop(flat);
                 gradient
             };
-            norms.clip();
+            if is_clipped {
+                norms.clip();
+            }
             let mut states = self.states.borrow_mut();
             if states.len() <= 2 * number {
                 let state = || gpu.like(&gradient, Role::Optimizer, names.states);
