@@ -5,7 +5,7 @@ use super::parallel::{Parallel, share};
 use super::plan::{Leak, Plan, Sharing};
 use crate::lengths::BatchShape;
 use crate::models::{Model, Tokens, all_parameters, run_layer};
-use crate::ops::{Checkpoint, Cx, scale};
+use crate::ops::{Checkpoint, Cx, release_list, scale};
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor, backward};
 use std::rc::Rc;
 
@@ -64,22 +64,15 @@ impl<'p> Trainer<'p> {
         self.loss = Some(loss.clone());
         let is_last = (number + 1).is_multiple_of(self.plan.accumulate);
         self.parallel.before_backward(is_last);
-        if self.plan.sharing.is_deepspeed() {
-            // The engine divides by the batches that are added up and multiplies by the loss's scale in any case.
-            let share = scale(gpu, &loss, self.names.loss);
-            let scaled = scale(gpu, &share, self.names.loss);
-            {
-                let one = gpu.like(&scaled, Role::Gradient, self.names.loss);
-                backward(gpu, &scaled, one.clone());
-            }
-            self.parallel.finish(gpu);
-            drop((scaled, share));
-        } else if self.plan.accumulate > 1 {
-            let share = scale(gpu, &loss, self.names.loss);
-            self.backward(gpu, &share);
-        } else {
-            self.backward(gpu, &loss);
+        // DeepSpeed's engine divides by the number of batches in any case, and multiplies by the loss's scale.
+        let is_deepspeed = self.plan.sharing.is_deepspeed();
+        let factors = if is_deepspeed { 2 } else { usize::from(self.plan.accumulate > 1) };
+        let mut losses = vec![loss.clone()];
+        for factor in 0..factors {
+            losses.push(scale(gpu, &losses[factor], self.names.loss));
         }
+        self.backward(gpu, &losses[factors], is_deepspeed);
+        release_list(losses);
         if is_last {
             self.parallel.step(gpu, self.plan.is_clipped);
         }
@@ -88,11 +81,13 @@ impl<'p> Trainer<'p> {
         loss
     }
 
-    fn backward(&self, gpu: &Gpu, loss: &Tensor) {
+    /// Walks the graph of a loss. What ends a pass runs within it, as a hook, or after it.
+    fn backward(&self, gpu: &Gpu, loss: &Tensor, ends_after: bool) {
         let one = gpu.like(loss, Role::Gradient, self.names.loss);
         backward(gpu, loss, one.clone());
+        let kept = (!ends_after).then_some(one);
         self.parallel.finish(gpu);
-        drop(one);
+        drop(kept);
     }
 
     fn cx(&self, gpu: &Gpu, autocast: Option<Dtype>) -> Cx {
