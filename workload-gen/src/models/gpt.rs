@@ -1,10 +1,11 @@
 //! GPT-2 as transformers has it (`modeling_gpt2.py`): learned positions, one product for queries, keys and values, dropout.
 
-use super::blocks::{Head, dropped, embedded, listed};
+use super::blocks::{Head, dropped, listed};
 use super::mask::look_for_packing;
-use super::projection::{Projection, adapt};
+use super::projection::Projection;
 use super::shapes::Shape;
-use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
+use super::stack::{Architecture, Layer, Stack};
+use super::{Flow, KvCache, Making, Model, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, Kernel, LayerNorm, Layout, Linear, Queries, add, attention, embedding, new_gelu, split_heads,
     split3,
@@ -12,16 +13,10 @@ use crate::ops::{
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
 
-/// A model on a device.
-pub struct Gpt {
+/// How GPT-2 places tokens.
+struct Gpt {
+    positions: Parameter,
     hidden: u64,
-    has_cache: bool,
-    is_leaf: bool,
-    tables: [Parameter; 2],
-    layers: Vec<Layer>,
-    norm: LayerNorm,
-    head: Head,
-    after: Vec<Parameter>,
     name: Names,
 }
 
@@ -30,7 +25,7 @@ struct Names {
     positions: Name,
 }
 
-struct Layer {
+struct GptLayer {
     at: usize,
     heads: Heads,
     norm1: LayerNorm,
@@ -40,7 +35,6 @@ struct Layer {
     up: Linear,
     down: Linear,
     name: LayerNames,
-    parameters: Vec<Parameter>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,37 +45,30 @@ struct LayerNames {
     dropout: Name,
 }
 
-impl Gpt {
-    /// Makes the weights in the order in which a model moves to the device.
-    pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Gpt {
-        let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.is_adapted && !has_cache;
-        let tokens = weights.table(gpu, shape.vocab, hidden, "wte");
-        let positions = weights.table(gpu, shape.position_rows(), hidden, "wpe");
-        let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
-        let norm = weights.layer_norm(gpu, hidden, "ln_f");
-        let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
-        for layer in &mut layers {
-            layer.parameters = layer.list();
-        }
-        let name = Names { embedding: gpu.name("embedding"), positions: gpu.name("positions") };
-        let after = listed([&norm], []);
-        Gpt {
-            hidden,
-            has_cache,
-            is_leaf,
-            tables: [tokens, positions],
-            layers,
-            norm,
-            head: Head::new(gpu, head),
-            after,
-            name,
-        }
-    }
+/// Makes the weights in the order in which a model moves to the device.
+pub fn gpt2(gpu: &Gpu, shape: &Shape, making: &Making) -> Box<dyn Model> {
+    let (hidden, weights) = (shape.hidden, making.weights);
+    let tokens = weights.table(gpu, shape.vocab, hidden, "wte");
+    let positions = weights.table(gpu, shape.position_rows(), hidden, "wpe");
+    let layers = (0..shape.layers as usize).map(|at| GptLayer::new(gpu, shape, weights, at)).collect();
+    let norm = weights.layer_norm(gpu, hidden, "ln_f");
+    let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
+    let name = Names { embedding: gpu.name("embedding"), positions: gpu.name("positions") };
+    let stack = Stack {
+        width: hidden,
+        name: name.embedding,
+        before: vec![tokens, positions.clone()],
+        layers,
+        after: listed([&norm], []),
+        norm,
+        head: Head::new(gpu, head),
+        architecture: Gpt { positions, hidden, name },
+    };
+    stack.model(making)
 }
 
-impl Layer {
-    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> Layer {
+impl GptLayer {
+    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> GptLayer {
         let named = |part: &str| format!("h.{at}.{part}");
         let linear = |part: &str, inputs: u64, outputs: u64| {
             let name = named(part);
@@ -104,29 +91,7 @@ impl Layer {
             dropout: gpu.name(&named("dropout")),
         };
         let heads = Heads { heads: shape.heads, shared: shape.heads, width: shape.head_width, has_dropout: true };
-        Layer { at, heads, norm1, qkv, out, norm2, up, down, name, parameters: Vec::new() }
-    }
-
-    /// Its weights, in their order.
-    fn list(&self) -> Vec<Parameter> {
-        let mut parameters = listed([&self.norm1], []);
-        self.qkv.collect(&mut parameters);
-        self.out.collect(&mut parameters);
-        parameters.extend(listed([&self.norm2], [&self.up, &self.down]));
-        parameters
-    }
-
-    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, residual) = (&cx.gpu, self.name.residual);
-        let normed = self.norm1.forward(cx, hidden);
-        let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
-        let middle = add(gpu, &attended, hidden, residual);
-        drop(normed);
-        let normed = self.norm2.forward(cx, &middle);
-        let fed = cx.module(&[], &normed, |normed| self.mlp(cx, normed));
-        let out = add(gpu, &middle, &fed, residual);
-        drop((normed, attended, fed));
-        out
+        GptLayer { at, heads, norm1, qkv, out, norm2, up, down, name }
     }
 
     fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
@@ -164,36 +129,44 @@ impl Layer {
     }
 }
 
-impl Model for Gpt {
-    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
-        adapt(gpu, lora, self.layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
-        for layer in &mut self.layers {
-            layer.parameters = layer.list();
-        }
+impl Layer for GptLayer {
+    fn adapted(&mut self) -> Vec<&mut Projection> {
+        vec![&mut self.qkv, &mut self.out]
     }
 
-    fn layers(&self) -> usize {
-        self.layers.len()
+    fn list(&self) -> Vec<Parameter> {
+        let mut parameters = listed([&self.norm1], []);
+        self.qkv.collect(&mut parameters);
+        self.out.collect(&mut parameters);
+        parameters.extend(listed([&self.norm2], [&self.up, &self.down]));
+        parameters
     }
 
-    fn parameters(&self, part: Part) -> &[Parameter] {
-        match part {
-            Part::Embedding => &self.tables,
-            Part::Layer(at) => &self.layers[at].parameters,
-            Part::Head => &self.after,
-        }
+    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, residual) = (&cx.gpu, self.name.residual);
+        let normed = self.norm1.forward(cx, hidden);
+        let attended = cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache));
+        let middle = add(gpu, &attended, hidden, residual);
+        drop(normed);
+        let normed = self.norm2.forward(cx, &middle);
+        let fed = cx.module(&[], &normed, |normed| self.mlp(cx, normed));
+        let out = add(gpu, &middle, &fed, residual);
+        drop((normed, attended, fed));
+        out
     }
+}
 
-    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
-        let (gpu, name, [table, places]) = (&cx.gpu, &self.name, &self.tables);
-        let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
-        cx.enter(1, &tokens.ids);
-        let rows = embedded(cx, &tokens.ids, table, self.hidden, self.is_leaf, name.embedding);
+impl Architecture for Gpt {
+    type Layer = GptLayer;
+    const AROUND: usize = 1;
+
+    fn place(&self, cx: &Cx, tokens: &Tokens, rows: Tensor, cache: Option<Rc<KvCache>>) -> Flow {
+        let (gpu, name) = (&cx.gpu, &self.name);
         let ids = {
             let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Input, name.positions);
             gpu.like(&range, Role::Input, name.positions)
         };
-        let positions = embedding(cx, &ids, places, self.hidden, name.positions);
+        let positions = embedding(cx, &ids, &self.positions, self.hidden, name.positions);
         let sum = add(gpu, &rows, &positions, name.embedding);
         if cache.is_none() {
             look_for_packing(gpu, tokens, name.positions);
@@ -201,17 +174,6 @@ impl Model for Gpt {
         let hidden = dropout(cx, sum, name.embedding);
         let shared = Rc::new(Shared { _positions: Some(ids), length: tokens.columns, ..Shared::default() });
         Flow { hidden, shared, locals: vec![rows, positions], cache }
-    }
-
-    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
-    }
-
-    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
-        let Flow { hidden, shared, locals, cache } = flow;
-        let normed = cx.leave(1, self.norm.forward(cx, &hidden));
-        drop((hidden, shared, locals));
-        self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }
 }
 

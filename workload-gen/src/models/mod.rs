@@ -17,14 +17,15 @@ mod projection;
 mod resnet;
 pub mod routing;
 pub mod shapes;
+mod stack;
 mod unet;
 
 pub use decoder::{KvCache, Parts};
-pub use gpt::Gpt;
+pub use gpt::gpt2;
 pub use llama::{Llama, LlamaShape};
 pub use moe::{ExpertsForm, Mixed};
-pub use neox::Neox;
-pub use opt::Opt;
+pub use neox::gpt_neox;
+pub use opt::opt;
 pub use projection::{Adapted, Lora};
 pub use resnet::{Resnet, ResnetShape};
 pub use unet::{Unet, UnetShape};

@@ -1,10 +1,11 @@
 //! GPT-NeoX as transformers has it (`modeling_gpt_neox.py`): rotary positions on a part of each head, attention and MLP side by side.
 
-use super::blocks::{Head, embedded, listed};
+use super::blocks::{Head, listed};
 use super::mask::look_for_packing;
-use super::projection::{Projection, adapt};
+use super::projection::Projection;
 use super::shapes::Shape;
-use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
+use super::stack::{Architecture, Layer, Stack};
+use super::{Flow, KvCache, Making, Model, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, LayerNorm, Layout, Linear, Queries, Rotary, add, attention, cat, gelu, slice, split_heads, split3,
 };
@@ -14,29 +15,20 @@ use std::rc::Rc;
 /// One of so many elements of a head is turned (`partial_rotary_factor`).
 const TURNED: u64 = 4;
 
-/// A model on a device.
-pub struct Neox {
-    hidden: u64,
-    has_cache: bool,
-    is_leaf: bool,
-    table: [Parameter; 1],
-    layers: Vec<Layer>,
-    norm: LayerNorm,
+/// How GPT-NeoX places tokens.
+struct Neox {
     /// The rotation's frequencies.
     frequencies: Tensor,
-    head: Head,
-    after: Vec<Parameter>,
     name: Names,
 }
 
 struct Names {
-    embedding: Name,
     positions: Name,
     mask: Name,
     rotary: Name,
 }
 
-struct Layer {
+struct NeoxLayer {
     at: usize,
     heads: Heads,
     norms: [LayerNorm; 2],
@@ -45,7 +37,6 @@ struct Layer {
     up: Linear,
     down: Linear,
     name: LayerNames,
-    parameters: Vec<Parameter>,
 }
 
 #[derive(Clone, Copy)]
@@ -55,34 +46,33 @@ struct LayerNames {
     residual: Name,
 }
 
-impl Neox {
-    /// Makes the weights in the order in which a model moves to the device.
-    pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Neox {
-        let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.is_adapted && !has_cache;
-        let table = weights.table(gpu, shape.vocab, hidden, "embed_in");
-        let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
-        let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
-        let name = Names {
-            embedding: gpu.name("embed_in"),
-            positions: gpu.name("positions"),
-            mask: gpu.name("causal_mask"),
-            rotary: gpu.name("rotary_emb"),
-        };
-        let frequencies = gpu.tensor(shape.head_width / TURNED / 2, making.buffers, Role::Buffer, name.rotary);
-        let head = weights.linear(gpu, hidden, shape.vocab, false, "embed_out");
-        head.weight.set_columns(hidden);
-        for layer in &mut layers {
-            layer.parameters = layer.list();
-        }
-        let after = listed([&norm], [&head]);
-        let head = Head::new(gpu, head);
-        Neox { hidden, has_cache, is_leaf, table: [table], layers, norm, frequencies, head, after, name }
-    }
+/// Makes the weights in the order in which a model moves to the device.
+pub fn gpt_neox(gpu: &Gpu, shape: &Shape, making: &Making) -> Box<dyn Model> {
+    let (hidden, weights) = (shape.hidden, making.weights);
+    let table = weights.table(gpu, shape.vocab, hidden, "embed_in");
+    let layers = (0..shape.layers as usize).map(|at| NeoxLayer::new(gpu, shape, weights, at)).collect();
+    let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
+    let embedding = gpu.name("embed_in");
+    let name =
+        Names { positions: gpu.name("positions"), mask: gpu.name("causal_mask"), rotary: gpu.name("rotary_emb") };
+    let frequencies = gpu.tensor(shape.head_width / TURNED / 2, making.buffers, Role::Buffer, name.rotary);
+    let head = weights.linear(gpu, hidden, shape.vocab, false, "embed_out");
+    head.weight.set_columns(hidden);
+    let stack = Stack {
+        width: hidden,
+        name: embedding,
+        before: vec![table],
+        layers,
+        after: listed([&norm], [&head]),
+        norm,
+        head: Head::new(gpu, head),
+        architecture: Neox { frequencies, name },
+    };
+    stack.model(making)
 }
 
-impl Layer {
-    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> Layer {
+impl NeoxLayer {
+    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> NeoxLayer {
         let named = |part: &str| format!("layers.{at}.{part}");
         let linear = |part: &str, inputs, outputs| weights.linear(gpu, inputs, outputs, true, &named(part));
         let (hidden, ffn) = (shape.hidden, shape.ffn);
@@ -99,36 +89,7 @@ impl Layer {
             residual: gpu.name(&named("residual")),
         };
         let heads = Heads { heads: shape.heads, shared: shape.heads, width: shape.head_width, has_dropout: false };
-        Layer { at, heads, norms, qkv, out, up, down, name, parameters: Vec::new() }
-    }
-
-    /// Its weights, in their order.
-    fn list(&self) -> Vec<Parameter> {
-        let mut parameters = listed(&self.norms, []);
-        self.qkv.collect(&mut parameters);
-        self.out.collect(&mut parameters);
-        parameters.extend(listed([], [&self.up, &self.down]));
-        parameters
-    }
-
-    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, residual) = (&cx.gpu, self.name.residual);
-        let attended = {
-            let normed = self.norms[0].forward(cx, hidden);
-            cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache))
-        };
-        let attended = passed(cx, attended);
-        let fed = {
-            let normed = self.norms[1].forward(cx, hidden);
-            cx.module(&[], &normed, |normed| self.mlp(cx, normed))
-        };
-        let fed = passed(cx, fed);
-        let out = {
-            let sum = add(gpu, &fed, &attended, residual);
-            add(gpu, &sum, hidden, residual)
-        };
-        drop((attended, fed));
-        out
+        NeoxLayer { at, heads, norms, qkv, out, up, down, name }
     }
 
     fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
@@ -176,31 +137,46 @@ impl Layer {
     }
 }
 
-impl Model for Neox {
-    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
-        adapt(gpu, lora, self.layers.iter_mut().flat_map(|layer| [&mut layer.qkv, &mut layer.out]));
-        for layer in &mut self.layers {
-            layer.parameters = layer.list();
-        }
+impl Layer for NeoxLayer {
+    fn adapted(&mut self) -> Vec<&mut Projection> {
+        vec![&mut self.qkv, &mut self.out]
     }
 
-    fn layers(&self) -> usize {
-        self.layers.len()
+    fn list(&self) -> Vec<Parameter> {
+        let mut parameters = listed(&self.norms, []);
+        self.qkv.collect(&mut parameters);
+        self.out.collect(&mut parameters);
+        parameters.extend(listed([], [&self.up, &self.down]));
+        parameters
     }
 
-    fn parameters(&self, part: Part) -> &[Parameter] {
-        match part {
-            Part::Embedding => &self.table,
-            Part::Layer(at) => &self.layers[at].parameters,
-            Part::Head => &self.after,
-        }
+    fn forward(&self, cx: &Cx, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, residual) = (&cx.gpu, self.name.residual);
+        let attended = {
+            let normed = self.norms[0].forward(cx, hidden);
+            cx.module(&[], &normed, |normed| self.attention(cx, normed, shared, cache))
+        };
+        let attended = passed(cx, attended);
+        let fed = {
+            let normed = self.norms[1].forward(cx, hidden);
+            cx.module(&[], &normed, |normed| self.mlp(cx, normed))
+        };
+        let fed = passed(cx, fed);
+        let out = {
+            let sum = add(gpu, &fed, &attended, residual);
+            add(gpu, &sum, hidden, residual)
+        };
+        drop((attended, fed));
+        out
     }
+}
 
-    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
+impl Architecture for Neox {
+    type Layer = NeoxLayer;
+    const AROUND: usize = 1;
+
+    fn place(&self, cx: &Cx, tokens: &Tokens, rows: Tensor, cache: Option<Rc<KvCache>>) -> Flow {
         let (gpu, name) = (&cx.gpu, &self.name);
-        let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
-        cx.enter(1, &tokens.ids);
-        let rows = embedded(cx, &tokens.ids, &self.table[0], self.hidden, self.is_leaf, name.embedding);
         let positions = {
             let range = gpu.tensor(tokens.columns, Dtype::I64, Role::Temporary, name.positions);
             gpu.like(&range, Role::Input, name.positions)
@@ -213,17 +189,6 @@ impl Model for Neox {
             cx.aside(&positions, || Rotary::new(gpu, &self.frequencies, &positions, 1, rows.dtype(), name.rotary));
         let shared = Shared { turns: None, rotary: Some(rotary), _positions: Some(positions), length: tokens.columns };
         Flow { hidden, shared: Rc::new(shared), locals: vec![rows], cache }
-    }
-
-    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
-    }
-
-    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
-        let Flow { hidden, shared, locals, cache } = flow;
-        let normed = cx.leave(1, self.norm.forward(cx, &hidden));
-        drop((hidden, shared, locals));
-        self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }
 }
 

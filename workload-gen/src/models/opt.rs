@@ -1,11 +1,12 @@
 //! OPT as transformers has it (`modeling_opt.py`): learned positions that are counted from a mask, products of their own for queries, keys and
 //! values, ReLU, dropout.
 
-use super::blocks::{Head, dropped, embedded, listed};
+use super::blocks::{Head, dropped, listed};
 use super::mask::look_for_padding;
-use super::projection::{Projection, adapt};
+use super::projection::Projection;
 use super::shapes::Shape;
-use super::{Flow, KvCache, Lora, Making, Model, Part, Shared, Tokens, Weights};
+use super::stack::{Architecture, Layer, Stack};
+use super::{Flow, KvCache, Making, Model, Shared, Tokens, Weights};
 use crate::ops::{
     Cx, Form, Heads, Kernel, LayerNorm, Layout, Linear, Queries, add, attention, cumsum, embedding, relu, reshape,
     scale, split_heads,
@@ -13,18 +14,10 @@ use crate::ops::{
 use crate::tensor::{Dtype, Gpu, Name, Parameter, Role, Tensor};
 use std::rc::Rc;
 
-/// A model on a device.
-pub struct Opt {
-    hidden: u64,
-    has_cache: bool,
-    is_leaf: bool,
-    tokens: Parameter,
+/// How OPT places tokens.
+struct Opt {
     positions: Parameter,
-    /// What transformers lists before the layers: the tables, and the norm behind the layers.
-    before: Vec<Parameter>,
-    layers: Vec<Layer>,
-    norm: LayerNorm,
-    head: Head,
+    hidden: u64,
     name: Names,
 }
 
@@ -34,7 +27,7 @@ struct Names {
     mask: Name,
 }
 
-struct Layer {
+struct OptLayer {
     at: usize,
     heads: Heads,
     k: Projection,
@@ -46,7 +39,6 @@ struct Layer {
     down: Linear,
     norm2: LayerNorm,
     name: LayerNames,
-    parameters: Vec<Parameter>,
 }
 
 #[derive(Clone, Copy)]
@@ -57,29 +49,36 @@ struct LayerNames {
     dropout: Name,
 }
 
-impl Opt {
-    /// Makes the weights in the order in which a model moves to the device.
-    pub fn new(gpu: &Gpu, shape: &Shape, making: &Making) -> Opt {
-        let (hidden, weights, has_cache) = (shape.hidden, making.weights, making.has_cache);
-        let is_leaf = making.is_adapted && !has_cache;
-        let tokens = weights.table(gpu, shape.vocab, hidden, "embed_tokens");
-        let positions = weights.table(gpu, shape.position_rows(), hidden, "embed_positions");
-        let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
-        let mut layers: Vec<Layer> = (0..shape.layers as usize).map(|at| Layer::new(gpu, shape, weights, at)).collect();
-        let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
-        for layer in &mut layers {
-            layer.parameters = layer.list();
-        }
-        let mut before = vec![tokens.clone(), positions.clone()];
-        before.extend(listed([&norm], []));
-        let name = Names {
-            embedding: gpu.name("embed_tokens"),
-            positions: gpu.name("embed_positions"),
-            mask: gpu.name("causal_mask"),
-        };
-        Opt { hidden, has_cache, is_leaf, tokens, positions, before, layers, norm, head: Head::new(gpu, head), name }
-    }
+/// Makes the weights in the order in which a model moves to the device.
+pub fn opt(gpu: &Gpu, shape: &Shape, making: &Making) -> Box<dyn Model> {
+    let (hidden, weights) = (shape.hidden, making.weights);
+    let tokens = weights.table(gpu, shape.vocab, hidden, "embed_tokens");
+    let positions = weights.table(gpu, shape.position_rows(), hidden, "embed_positions");
+    let norm = weights.layer_norm(gpu, hidden, "final_layer_norm");
+    let layers = (0..shape.layers as usize).map(|at| OptLayer::new(gpu, shape, weights, at)).collect();
+    let head = Linear::new(Form::Linear, tokens.clone(), None, hidden, shape.vocab, gpu.name("lm_head"));
+    // transformers lists the norm behind the layers before them.
+    let mut before = vec![tokens, positions.clone()];
+    before.extend(listed([&norm], []));
+    let name = Names {
+        embedding: gpu.name("embed_tokens"),
+        positions: gpu.name("embed_positions"),
+        mask: gpu.name("causal_mask"),
+    };
+    let stack = Stack {
+        width: hidden,
+        name: name.embedding,
+        before,
+        layers,
+        norm,
+        head: Head::new(gpu, head),
+        after: Vec::new(),
+        architecture: Opt { positions, hidden, name },
+    };
+    stack.model(making)
+}
 
+impl Opt {
     /// Positions: how many tokens of the row there are so far.
     fn count(&self, gpu: &Gpu, mask: &Tensor, rows: u64) -> Tensor {
         let name = self.name.positions;
@@ -94,8 +93,8 @@ impl Opt {
     }
 }
 
-impl Layer {
-    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> Layer {
+impl OptLayer {
+    fn new(gpu: &Gpu, shape: &Shape, weights: Weights, at: usize) -> OptLayer {
         let named = |part: &str| format!("layers.{at}.{part}");
         let linear = |part: &str, inputs, outputs| weights.linear(gpu, inputs, outputs, true, &named(part));
         let (hidden, ffn) = (shape.hidden, shape.ffn);
@@ -120,14 +119,36 @@ impl Layer {
             dropout: gpu.name(&named("dropout")),
         };
         let heads = Heads { heads: shape.heads, shared: shape.heads, width: shape.head_width, has_dropout: false };
-        Layer { at, heads, k, v, q, out, norm1, up, down, norm2, name, parameters: Vec::new() }
+        OptLayer { at, heads, k, v, q, out, norm1, up, down, norm2, name }
     }
 
-    fn attention_layers(&mut self) -> [&mut Projection; 4] {
-        [&mut self.k, &mut self.v, &mut self.q, &mut self.out]
+    fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
+        let (gpu, name) = (&cx.gpu, self.name.attention);
+        let q = scale(gpu, &self.q.forward(cx, x), name);
+        let mut k = self.k.forward(cx, x);
+        let mut v = self.v.forward(cx, x);
+        let layout = if cache.is_some() { Layout::ByHead } else { Layout::ByToken };
+        if Kernel::new(cx, q.dtype(), self.heads).gradient(layout) == Layout::ByHead {
+            k = split_heads(gpu, &k, name);
+            v = split_heads(gpu, &v, name);
+        }
+        if let Some(cache) = cache {
+            let whole = cache.update(gpu, self.at, [&k, &v], name);
+            [k, v] = whole;
+        }
+        let queries = Queries { length: shared.length, layout: Layout::ByToken };
+        let out = attention(cx, [&q, &k, &v], self.heads, queries, name);
+        let projected = self.out.forward(cx, &out);
+        drop((out, q, k, v));
+        projected
+    }
+}
+
+impl Layer for OptLayer {
+    fn adapted(&mut self) -> Vec<&mut Projection> {
+        vec![&mut self.k, &mut self.v, &mut self.q, &mut self.out]
     }
 
-    /// Its weights, in their order.
     fn list(&self) -> Vec<Parameter> {
         let mut parameters = Vec::new();
         for projection in [&self.k, &self.v, &self.q, &self.out] {
@@ -159,54 +180,14 @@ impl Layer {
         drop((x, residual, middle));
         out
     }
-
-    fn attention(&self, cx: &Cx, x: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        let (gpu, name) = (&cx.gpu, self.name.attention);
-        let q = scale(gpu, &self.q.forward(cx, x), name);
-        let mut k = self.k.forward(cx, x);
-        let mut v = self.v.forward(cx, x);
-        let layout = if cache.is_some() { Layout::ByHead } else { Layout::ByToken };
-        if Kernel::new(cx, q.dtype(), self.heads).gradient(layout) == Layout::ByHead {
-            k = split_heads(gpu, &k, name);
-            v = split_heads(gpu, &v, name);
-        }
-        if let Some(cache) = cache {
-            let whole = cache.update(gpu, self.at, [&k, &v], name);
-            [k, v] = whole;
-        }
-        let queries = Queries { length: shared.length, layout: Layout::ByToken };
-        let out = attention(cx, [&q, &k, &v], self.heads, queries, name);
-        let projected = self.out.forward(cx, &out);
-        drop((out, q, k, v));
-        projected
-    }
 }
 
-impl Model for Opt {
-    fn adapt(&mut self, gpu: &Gpu, lora: &Lora) {
-        adapt(gpu, lora, self.layers.iter_mut().flat_map(Layer::attention_layers));
-        for layer in &mut self.layers {
-            layer.parameters = layer.list();
-        }
-    }
+impl Architecture for Opt {
+    type Layer = OptLayer;
+    const AROUND: usize = 2;
 
-    fn layers(&self) -> usize {
-        self.layers.len()
-    }
-
-    fn parameters(&self, part: Part) -> &[Parameter] {
-        match part {
-            Part::Embedding => &self.before,
-            Part::Layer(at) => &self.layers[at].parameters,
-            Part::Head => &[],
-        }
-    }
-
-    fn embed(&self, cx: &Cx, tokens: &Tokens) -> Flow {
+    fn place(&self, cx: &Cx, tokens: &Tokens, rows: Tensor, cache: Option<Rc<KvCache>>) -> Flow {
         let (gpu, name) = (&cx.gpu, &self.name);
-        let cache = self.has_cache.then(|| Rc::new(KvCache::new(self.layers.len())));
-        cx.enter(2, &tokens.ids);
-        let rows = embedded(cx, &tokens.ids, &self.tokens, self.hidden, self.is_leaf, name.embedding);
         let mask = gpu.tensor(tokens.count(), Dtype::F32, Role::Input, name.mask);
         let ids = self.count(gpu, &mask, tokens.rows);
         look_for_padding(gpu, &mask, name.mask);
@@ -218,16 +199,5 @@ impl Model for Opt {
         let hidden = add(gpu, &rows, &positions, name.embedding);
         let shared = Rc::new(Shared { _positions: Some(ids), length: tokens.columns, ..Shared::default() });
         Flow { hidden, shared, locals: vec![rows, positions, mask], cache }
-    }
-
-    fn layer(&self, cx: &Cx, layer: usize, hidden: &Tensor, shared: &Shared, cache: Option<&KvCache>) -> Tensor {
-        cx.module(&[], hidden, |hidden| self.layers[layer].forward(cx, hidden, shared, cache))
-    }
-
-    fn loss(&self, cx: &Cx, flow: Flow, tokens: &Tokens) -> Tensor {
-        let Flow { hidden, shared, locals, cache } = flow;
-        let normed = cx.leave(2, self.norm.forward(cx, &hidden));
-        drop((hidden, shared, locals));
-        self.head.loss(cx, normed, [tokens.rows, tokens.columns], cache)
     }
 }

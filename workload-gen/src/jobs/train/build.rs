@@ -5,9 +5,7 @@ use super::plan::{Plan, Sharing};
 use crate::lengths::Rng;
 use crate::models::routing::Loads;
 use crate::models::shapes::Family;
-use crate::models::{
-    Adapted, Gpt, Llama, LlamaShape, Lora, Making, Mixed, Model, Neox, Opt, Parts, Weights, convert_all,
-};
+use crate::models::{self, Adapted, Llama, LlamaShape, Lora, Making, Mixed, Model, Parts, Weights, convert_all};
 use crate::tensor::{Dtype, Gpu};
 use std::rc::Rc;
 
@@ -30,9 +28,9 @@ pub(super) fn model(gpu: &Gpu, plan: &Plan) -> Rc<dyn Model> {
         is_adapted: lora.is_some(),
     };
     let mut model: Box<dyn Model> = match shape.family {
-        Family::Gpt2 => Box::new(Gpt::new(gpu, shape, &making)),
-        Family::Opt => Box::new(Opt::new(gpu, shape, &making)),
-        Family::Neox => Box::new(Neox::new(gpu, shape, &making)),
+        Family::Gpt2 => models::gpt2(gpu, shape, &making),
+        Family::Opt => models::opt(gpu, shape, &making),
+        Family::Neox => models::gpt_neox(gpu, shape, &making),
         Family::Llama | Family::Moe => {
             let shape = LlamaShape {
                 layers: shape.layers as usize,
