@@ -374,6 +374,25 @@ fn check_sizes(values: &Values, shape: &Shape, batches: &[(&str, &str, &Lengths)
     Ok(())
 }
 
+/// Refuses what changes nothing because something else is missing: whoever gave it meant something.
+fn check_idle(values: &Values, sharing: Sharing, shape: &Shape) -> Result<(), String> {
+    let needs: [(&[&str], bool, &str); 4] = [
+        (&["overlap"], sharing == Sharing::Weights, "zero=3"),
+        (&["deepspeed"], sharing.is_deepspeed(), "zero=1, zero=2 or zero=3"),
+        (&["skew", "drift", "experts"], shape.experts.is_some(), "a model that has experts"),
+        (&["eval-batch", "eval-lengths", "eval-autocast", "eval-dropout"], values.int("evals") > 0, "evals"),
+    ];
+    for (keys, is_there, needed) in needs {
+        if !is_there && let Some(key) = keys.iter().find(|key| values.is_given(key)) {
+            return Err(format!("{key}={} changes nothing without {needed}; leave it out", values.text(key)));
+        }
+    }
+    if values.text("leak") == "graph" && values.int("evals") == 0 {
+        return Err("leak=graph is a leak of evaluations, and there are none without evals; leave it out".to_string());
+    }
+    Ok(())
+}
+
 impl Plan {
     /// Reads a line's values.
     pub(super) fn new(values: &Values) -> Result<Plan, String> {
@@ -400,6 +419,7 @@ impl Plan {
             _ if ranks > 1 => Sharing::Replicas,
             _ => Sharing::Alone,
         };
+        check_idle(values, sharing, &shape)?;
         let offload = offload(values, sharing)?;
         let is_new = values.text("deepspeed") == "0.19";
         // Weights in 16 bits need no autocast.

@@ -48,6 +48,7 @@ const OTHERS: &[&str] = &[
     "ranks",
     "offload",
     "overlap",
+    "deepspeed",
     "epoch",
     "evals",
     "eval-batch",
