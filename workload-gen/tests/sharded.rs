@@ -223,9 +223,6 @@ fn a_rank_checks_each_gradient_of_its_part() {
     assert_eq!(count(1) - count(0), 2 * (18 - 11) * (2 * 5 + 2 + 2));
 }
 
-/// How often a rank allocates, how many bytes, and the most that lives at a time.
-type Totals = (u64, u64, u64);
-
 #[test]
 fn what_does_not_go_together_is_said() {
     for (line, why) in [

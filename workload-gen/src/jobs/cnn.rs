@@ -149,14 +149,14 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
         return Err(format!("stages={} are more than {STAGES}", values.text("stages")));
     }
     let batches = match values.is_given("images") {
-        true if values.is_given("batch") || values.is_given("sides") => {
+        true if values.is_changed("batch") || values.is_changed("sides") => {
             return Err("images says what batch and sides would; give the one or the others".to_string());
         }
         true => Batches::List(images(values.text("images"))?),
         false => Batches::Random { count: values.int("batch"), sides: Lengths::parse(values.text("sides"))? },
     };
     let is_adamw = values.text("optimizer") == "adamw";
-    if is_adamw && values.is_given("decay") {
+    if is_adamw && values.is_changed("decay") {
         return Err("decay is SGD's; AdamW always decays weights, and needs nothing for it".to_string());
     }
     Ok(Box::new(Cnn {

@@ -149,7 +149,7 @@ fn graph(item: &str) -> Result<Size, String> {
 impl Gnn {
     fn new(values: &Values) -> Result<Gnn, String> {
         let graphs = match values.is_given("graphs") {
-            true if values.is_given("nodes") || values.is_given("degree") => {
+            true if values.is_changed("nodes") || values.is_changed("degree") => {
                 return Err("graphs says what nodes and degree would; give the one or the others".to_string());
             }
             true => Graphs::List(graphs(values.text("graphs"))?),

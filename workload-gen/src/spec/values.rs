@@ -46,6 +46,12 @@ impl Values {
         self.find(key).1.is_some()
     }
 
+    /// Whether a value was given that is not the default.
+    pub fn is_changed(&self, key: &str) -> bool {
+        let (param, value) = self.find(key);
+        value.is_some_and(|value| value != param.default)
+    }
+
     /// The value as it is written; empty if none was given and the default depends.
     pub fn text(&self, key: &str) -> &str {
         let (param, value) = self.find(key);

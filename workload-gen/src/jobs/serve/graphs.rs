@@ -31,7 +31,7 @@ impl Plan {
     pub fn new(values: &Values, stream: StreamId) -> Result<Option<Plan>, String> {
         let capture = values.text("capture");
         if capture == "none" {
-            let given = ["batch-sizes", "graph-pools"].into_iter().find(|key| values.is_given(key));
+            let given = ["batch-sizes", "graph-pools"].into_iter().find(|key| values.is_changed(key));
             return match given {
                 Some(key) => Err(format!("{key} says how graphs are captured, and capture=none captures none")),
                 None => Ok(None),

@@ -70,7 +70,7 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
 fn layout(values: &Values) -> Result<Layout, String> {
     let is_paged = values.text("kv") == "paged";
     let (others, kv) = if is_paged { (&["step"][..], "paged") } else { (&["block", "pages"][..], "contiguous") };
-    if let Some(key) = others.iter().find(|key| values.is_given(key)) {
+    if let Some(key) = others.iter().find(|key| values.is_changed(key)) {
         return Err(format!("{key} has no meaning with kv={kv}"));
     }
     Ok(match (is_paged, values.text("pages")) {

@@ -22,7 +22,7 @@ impl Training {
     pub fn new(values: &Values) -> Result<Option<Training>, String> {
         let [every, batches, tokens, shards] =
             ["sleep-every", "train-batches", "train-tokens", "train-shards"].map(|key| values.int(key));
-        let given = ["train-batches", "train-tokens", "train-shards"].into_iter().find(|key| values.is_given(key));
+        let given = ["train-batches", "train-tokens", "train-shards"].into_iter().find(|key| values.is_changed(key));
         match (every, given) {
             (0, Some(key)) => Err(format!("{key} says how training goes, and with sleep-every=0 there is none")),
             (0, None) => Ok(None),

@@ -383,7 +383,7 @@ fn check_idle(values: &Values, sharing: Sharing, shape: &Shape) -> Result<(), St
         (&["eval-batch", "eval-lengths", "eval-autocast", "eval-dropout"], values.int("evals") > 0, "evals"),
     ];
     for (keys, is_there, needed) in needs {
-        if !is_there && let Some(key) = keys.iter().find(|key| values.is_given(key)) {
+        if !is_there && let Some(key) = keys.iter().find(|key| values.is_changed(key)) {
             return Err(format!("{key}={} changes nothing without {needed}; leave it out", values.text(key)));
         }
     }

@@ -105,7 +105,7 @@ impl Layout {
     }
 
     fn check(&self, values: &Values, shape: &Shape) -> Result<(), String> {
-        if let Some(key) = OTHERS.iter().find(|key| values.is_given(key)) {
+        if let Some(key) = OTHERS.iter().find(|key| values.is_changed(key)) {
             return Err(format!(
                 "{key} does not go with pp, interleave, tp, sequence-parallel, ep, attention, framework=megatron or recompute=selective, which \
                  run the model as Megatron-LM does; leave one of them out"
