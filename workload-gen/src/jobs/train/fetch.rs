@@ -416,6 +416,9 @@ impl Store {
 
     /// A module has run: its weights go, unless they are used again soon, and those that it has held.
     fn leave(&self, gpu: &Gpu, call: u64, module: &[usize], held: &BTreeSet<usize>) {
+        if module.is_empty() && held.is_empty() {
+            return;
+        }
         let stays = {
             let state = self.state.borrow();
             let mut stays: BTreeSet<usize> = BTreeSet::new();
