@@ -4,7 +4,7 @@
 #[path = "guide/exact.rs"]
 mod exact;
 
-use allocator_core::conformance::rules;
+use allocator_core::conformance::{boxed, rules};
 use allocator_core::{AllocError, Block, Configure, Device, FreeError, Request, Span, Strategy, StreamId};
 use exact::{Exact, Params};
 use harness::filter::Filter;
@@ -73,7 +73,8 @@ impl Strategy for Forgetful {
 
 #[test]
 fn the_page_has_this_violation() {
-    let violation = rules::stream_order(|info| Forgetful(Exact::new(Default::default(), info).unwrap())).unwrap_err();
+    let violation =
+        rules::stream_order(&boxed(|info| Forgetful(Exact::new(Default::default(), info).unwrap()))).unwrap_err();
     shows(&format!("```text\n{violation}\n```\n"));
 }
 

@@ -40,6 +40,15 @@ use crate::device::DeviceInfo;
 use crate::strategy::Strategy;
 use std::fmt;
 
+/// Makes a fresh strategy. The strategy is boxed so that the suite is compiled once, not for each strategy and each set
+/// of parameters.
+pub type Make<'m> = &'m dyn Fn(&DeviceInfo) -> Box<dyn Strategy>;
+
+/// Boxes what `make` makes, for a call by hand: `Rule::Limit.check(&boxed(|info| MyStrategy::new(info)))`.
+pub fn boxed<S: Strategy + 'static>(make: impl Fn(&DeviceInfo) -> S) -> impl Fn(&DeviceInfo) -> Box<dyn Strategy> {
+    move |info| Box::new(make(info))
+}
+
 /// What a strategy promises. The suite has a test of each rule's name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
@@ -94,7 +103,7 @@ impl Rule {
     ];
 
     /// Tests the rule alone.
-    pub fn check<S: Strategy>(self, make: impl Fn(&DeviceInfo) -> S) -> Result<Checked, Violation> {
+    pub fn check(self, make: Make<'_>) -> Result<Checked, Violation> {
         match self {
             Rule::ZeroSize => rules::zero_size(make),
             Rule::Alignment => rules::alignment(make),
@@ -175,18 +184,13 @@ pub fn judge(verdict: Result<Checked, Violation>) {
 }
 
 /// A random run of `ops` operations. Fast enough for runs of tens of millions by hand.
-pub fn random_run<S: Strategy>(
-    make: impl Fn(&DeviceInfo) -> S,
-    seed: u64,
-    ops: u64,
-    options: &Options,
-) -> Result<(), Violation> {
-    run::random(&make, seed, ops, options, None)
+pub fn random_run(make: Make<'_>, seed: u64, ops: u64, options: &Options) -> Result<(), Violation> {
+    run::random(make, seed, ops, options, None)
 }
 
 /// The long run that `conformance!` leaves to be started by hand: `CONFORMANCE_OPS` operations (ten million if that
 /// is not set) from seed `CONFORMANCE_SEED` (1).
-pub fn long_run<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Result<Checked, Violation> {
+pub fn long_run(make: Make<'_>) -> Result<Checked, Violation> {
     let number = |name: &str, default: u64| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a whole number, such as {default}")),
         Err(_) => default,
@@ -209,13 +213,13 @@ macro_rules! conformance {
         #[test]
         #[ignore = "ten million operations; CONFORMANCE_OPS and CONFORMANCE_SEED choose others"]
         fn long_run() {
-            $crate::conformance::judge($crate::conformance::long_run($make));
+            $crate::conformance::judge($crate::conformance::long_run(&$crate::conformance::boxed($make)));
         }
     };
     (@tests $make:expr; $($rule:ident)*) => {
         $(#[test]
         fn $rule() {
-            $crate::conformance::judge($crate::conformance::rules::$rule($make));
+            $crate::conformance::judge($crate::conformance::rules::$rule(&$crate::conformance::boxed($make)));
         })*
     };
 }

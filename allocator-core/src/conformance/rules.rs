@@ -6,11 +6,11 @@ use super::random::{Generator, may_lack_memory};
 use super::run::{self, check, describe, without_panic};
 use super::session::{Session, Setup};
 use super::shrink::{Failing, shrink};
-use super::{Broken, Checked, Options, Rule, Violation};
-use crate::device::{CallKind, DeviceInfo};
+use super::{Broken, Checked, Make, Options, Rule, Violation};
+use crate::device::CallKind;
 use crate::error::ControlError;
 use crate::request::{PoolId, Request, StreamId};
-use crate::strategy::{Control, Strategy};
+use crate::strategy::Control;
 
 type Verdict = Result<Checked, Violation>;
 
@@ -27,7 +27,7 @@ fn free(id: u32) -> Op {
 }
 
 /// Random runs on a roomy device and on a tight one, judged by one rule.
-fn random<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S, only: Option<Rule>, options: Options) -> Verdict {
+fn random(make: Make<'_>, only: Option<Rule>, options: Options) -> Verdict {
     let tight = Options { capacity: 96 * MIB, max_bytes: 8 * MIB, ..options };
     for seed in 1..=6 {
         // The tight one first: it fails in fewer operations.
@@ -43,7 +43,7 @@ fn plain() -> Options {
 }
 
 /// [`Rule::ZeroSize`]
-pub fn zero_size<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn zero_size(make: Make<'_>) -> Verdict {
     let ops = [
         alloc(0, 0, 0),
         alloc(1, 0, 1),
@@ -58,12 +58,12 @@ pub fn zero_size<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         free(2),
         alloc(6, 0, 0),
     ];
-    check(&make, Setup::new(ROOMY), &ops, Some(Rule::ZeroSize))?;
-    random(&make, Some(Rule::ZeroSize), plain())
+    check(make, Setup::new(ROOMY), &ops, Some(Rule::ZeroSize))?;
+    random(make, Some(Rule::ZeroSize), plain())
 }
 
 /// [`Rule::Alignment`]
-pub fn alignment<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn alignment(make: Make<'_>) -> Verdict {
     let around = |power: u64| [power - 1, power, power + 1];
     let sizes = (0..26).flat_map(|bits| around(1 << bits)).chain([0, 3 * MIB + 7, 20 * MIB + 511]);
     let mut ops: Vec<Op> = sizes.enumerate().map(|(id, size)| alloc(id as u32, size, id as u32 % 2)).collect();
@@ -71,12 +71,12 @@ pub fn alignment<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
     // Again in the holes between blocks that stay.
     ops.extend((0..allocated).step_by(2).map(free));
     ops.extend((0..allocated).map(|id| alloc(allocated + id, 1 + 777 * u64::from(id), id % 2)));
-    check(&make, Setup::new(ROOMY), &ops, Some(Rule::Alignment))?;
-    random(&make, Some(Rule::Alignment), plain())
+    check(make, Setup::new(ROOMY), &ops, Some(Rule::Alignment))?;
+    random(make, Some(Rule::Alignment), plain())
 }
 
 /// [`Rule::NoOverlap`]
-pub fn no_overlap<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn no_overlap(make: Make<'_>) -> Verdict {
     for size in [512, 700, 4096, 300_000, MIB, 2 * MIB + 1, 12 * MIB] {
         // Equal blocks, every other one freed, smaller and equal ones into the holes, then one over what was merged.
         let mut ops: Vec<Op> = (0..24).map(|id| alloc(id, size, 0)).collect();
@@ -85,28 +85,28 @@ pub fn no_overlap<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         ops.extend((36..48).map(|id| alloc(id, size / 4, 0)));
         ops.extend((1..24).step_by(2).chain(24..36).map(free));
         ops.extend([Op::Host { us: 10_000 }, alloc(48, 3 * size, 0), alloc(49, 2 * size, 0)]);
-        check(&make, Setup::new(ROOMY), &ops, Some(Rule::NoOverlap))?;
+        check(make, Setup::new(ROOMY), &ops, Some(Rule::NoOverlap))?;
     }
-    random(&make, Some(Rule::NoOverlap), plain())
+    random(make, Some(Rule::NoOverlap), plain())
 }
 
 /// [`Rule::Determinism`]: three strategies are given the same operations and watched call by call.
-pub fn determinism<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn determinism(make: Make<'_>) -> Verdict {
     for seed in 1..=4 {
         let options = Options { faults: seed % 2 == 0, capacity: 256 * MIB, max_bytes: 16 * MIB, ..plain() };
         let setup = Setup::new(options.capacity);
         let ops: Vec<Op> = Generator::new(seed, options).take(1200).collect();
-        if let Some((after, broken)) = part_ways(&make, setup, &ops) {
+        if let Some((after, broken)) = part_ways(make, setup, &ops) {
             let failing = Failing { ops: ops[..after].to_vec(), broken };
-            return Err(describe(setup, shrink(failing, |ops| part_ways(&make, setup, ops))));
+            return Err(describe(setup, shrink(failing, |ops| part_ways(make, setup, ops))));
         }
     }
     Ok(Checked::Kept)
 }
 
 /// Where strategies that are told the same first act differently, as a number of operations.
-fn part_ways<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S, setup: Setup, ops: &[Op]) -> Option<(usize, Broken)> {
-    let mut sessions: [Session<S>; 3] = std::array::from_fn(|_| {
+fn part_ways(make: Make<'_>, setup: Setup, ops: &[Op]) -> Option<(usize, Broken)> {
+    let mut sessions: [Session; 3] = std::array::from_fn(|_| {
         let mut session = Session::new(make, setup);
         session.device.keep_log();
         session
@@ -130,7 +130,7 @@ fn part_ways<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S, setup: Setup, ops: &
 }
 
 /// [`Rule::ErrorRecovery`]: each call that the device gets in some runs fails in turn.
-pub fn error_recovery<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn error_recovery(make: Make<'_>) -> Verdict {
     let mixed = [
         alloc(0, 1000, 0),
         alloc(1, 3 * MIB, 0),
@@ -170,26 +170,21 @@ pub fn error_recovery<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
     for (ops, capacity) in [(&mixed[..], ROOMY), (&pressed[..], 128 * MIB)] {
         let setup = Setup::new(capacity);
         // What fails even so is another rule's.
-        if run::run(&make, setup, ops.iter().copied()).is_err() {
+        if run::run(make, setup, ops.iter().copied()).is_err() {
             continue;
         }
         for kind in CallKind::ALL {
-            fail_each_call(&make, setup, ops, |nth| Op::Fail { kind, nth, broken: true })?;
+            fail_each_call(make, setup, ops, |nth| Op::Fail { kind, nth, broken: true })?;
             if may_lack_memory(kind) {
-                fail_each_call(&make, setup, ops, |nth| Op::Fail { kind, nth, broken: false })?;
+                fail_each_call(make, setup, ops, |nth| Op::Fail { kind, nth, broken: false })?;
             }
         }
     }
-    random(&make, Some(Rule::ErrorRecovery), Options { faults: true, ..plain() })
+    random(make, Some(Rule::ErrorRecovery), Options { faults: true, ..plain() })
 }
 
 /// Repeats a run with the first call of a kind failing, then the second, until there is no such call any more.
-fn fail_each_call<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
-    setup: Setup,
-    ops: &[Op],
-    fault: impl Fn(u32) -> Op,
-) -> Result<(), Violation> {
+fn fail_each_call(make: Make<'_>, setup: Setup, ops: &[Op], fault: impl Fn(u32) -> Op) -> Result<(), Violation> {
     for nth in 1..=500 {
         let ops: Vec<Op> = std::iter::once(fault(nth)).chain(ops.iter().copied()).collect();
         let mut session = Session::new(make, setup);
@@ -203,7 +198,7 @@ fn fail_each_call<S: Strategy>(
 }
 
 /// [`Rule::TrimToEmpty`]
-pub fn trim_to_empty<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn trim_to_empty(make: Make<'_>) -> Verdict {
     let plain_frees = [
         alloc(0, 1000, 0),
         alloc(1, 5 * MIB, 1),
@@ -226,14 +221,14 @@ pub fn trim_to_empty<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
     ];
     let rule = Some(Rule::TrimToEmpty);
     for ops in [&plain_frees[..], &waiting[..]] {
-        check(&make, Setup::new(ROOMY), ops, rule)?;
-        keeps_no_addresses(&make, ops)?;
+        check(make, Setup::new(ROOMY), ops, rule)?;
+        keeps_no_addresses(make, ops)?;
     }
-    random(&make, rule, plain())
+    random(make, rule, plain())
 }
 
 /// Addresses without memory may be kept, but the same work over and over must not take more and more of them.
-fn keeps_no_addresses<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S, ops: &[Op]) -> Result<(), Violation> {
+fn keeps_no_addresses(make: Make<'_>, ops: &[Op]) -> Result<(), Violation> {
     let mut session = Session::new(make, Setup::new(ROOMY));
     let mut kept = Vec::new();
     for _ in 0..4 {
@@ -250,7 +245,7 @@ fn keeps_no_addresses<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S, ops: &[Op])
 }
 
 /// [`Rule::StreamOrder`]
-pub fn stream_order<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn stream_order(make: Make<'_>) -> Verdict {
     for size in [512, MIB, 3 * MIB, 40 * MIB] {
         let again = |first: u32, stream: u32| (first..first + 6).map(move |id| alloc(id, size, stream));
         // Freed while another stream uses it: neither its own stream nor a third may get it.
@@ -276,14 +271,14 @@ pub fn stream_order<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         // Memory that leaves its address while its own stream, or another, still uses it.
         let leaves = [alloc(0, size, 0), Op::Use { id: 0, stream: 1 }, free(0), Op::Trim { keep: 0 }];
         for ops in [&used[..], &plain, &late, &two, &ticket, &leaves] {
-            check(&make, Setup::new(ROOMY), ops, Some(Rule::StreamOrder))?;
+            check(make, Setup::new(ROOMY), ops, Some(Rule::StreamOrder))?;
         }
     }
-    random(&make, Some(Rule::StreamOrder), plain())
+    random(make, Some(Rule::StreamOrder), plain())
 }
 
 /// [`Rule::ForeignBlock`]
-pub fn foreign_block<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn foreign_block(make: Make<'_>) -> Verdict {
     const RULE: Option<Rule> = Some(Rule::ForeignBlock);
     let stale = [
         alloc(0, 1000, 0),
@@ -303,8 +298,8 @@ pub fn foreign_block<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         free(3),
         Op::FreeAgain { id: 2 },
     ];
-    check(&make, Setup::new(ROOMY), &stale, RULE)?;
-    let mut session = Session::new(&make, Setup::new(ROOMY));
+    check(make, Setup::new(ROOMY), &stale, RULE)?;
+    let mut session = Session::new(make, Setup::new(ROOMY));
     let forged = [alloc(0, 1000, 0), alloc(1, 30 * MIB, 1), alloc(2, 0, 0)];
     let verdict = (session.offer_forgeries())
         .and_then(|()| forged.iter().try_for_each(|&op| session.step(op)))
@@ -312,12 +307,12 @@ pub fn foreign_block<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         .and_then(|()| session.finish());
     match verdict {
         Err(Broken { rule: rule @ Rule::ForeignBlock, text }) => Err(Violation { rule, text }),
-        _ => random(&make, RULE, plain()),
+        _ => random(make, RULE, plain()),
     }
 }
 
 /// [`Rule::Inspect`]
-pub fn inspect<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn inspect(make: Make<'_>) -> Verdict {
     let ops = [
         alloc(0, 1000, 0),
         alloc(1, 700_000, 1),
@@ -336,13 +331,13 @@ pub fn inspect<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
         free(4),
     ];
     let setup = Setup { inspect_every: 1, ..Setup::new(ROOMY) };
-    check(&make, setup, &ops, Some(Rule::Inspect))?;
-    random(&make, Some(Rule::Inspect), Options { pools: true, inspect_every: 1, ..plain() })
+    check(make, setup, &ops, Some(Rule::Inspect))?;
+    random(make, Some(Rule::Inspect), Options { pools: true, inspect_every: 1, ..plain() })
 }
 
 /// [`Rule::Pools`]
-pub fn pools<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
-    if !Session::new(&make, Setup::new(ROOMY)).has_pools() {
+pub fn pools(make: Make<'_>) -> Verdict {
+    if !Session::new(make, Setup::new(ROOMY)).has_pools() {
         return Ok(Checked::Skipped("the strategy has no private pools"));
     }
     let pooled = |id, size, pool| Op::Allocate { id, size, stream: 0, pool };
@@ -372,13 +367,13 @@ pub fn pools<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
             Op::Trim { keep: 0 },
             free(7),
         ];
-        check(&make, Setup::new(ROOMY), &ops, Some(Rule::Pools))?;
+        check(make, Setup::new(ROOMY), &ops, Some(Rule::Pools))?;
     }
-    random(&make, Some(Rule::Pools), Options { pools: true, ..plain() })
+    random(make, Some(Rule::Pools), Options { pools: true, ..plain() })
 }
 
 /// [`Rule::Limit`]
-pub fn limit<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn limit(make: Make<'_>) -> Verdict {
     const RULE: Option<Rule> = Some(Rule::Limit);
     // A small device, filled twice over with blocks of one size, emptied, and filled with blocks of another.
     for size in [700_000, 3 * MIB, 15 * MIB, 63 * MIB] {
@@ -392,9 +387,9 @@ pub fn limit<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
             alloc(9_002, u64::MAX, 0),
             alloc(9_003, 512, 0),
         ]);
-        check(&make, Setup::new(64 * MIB), &ops, RULE)?;
+        check(make, Setup::new(64 * MIB), &ops, RULE)?;
     }
-    if Session::new(&make, Setup::new(ROOMY)).has_limit() {
+    if Session::new(make, Setup::new(ROOMY)).has_limit() {
         let limited = [
             alloc(0, 30 * MIB, 0),
             Op::Limit { bytes: Some(100 * MIB) },
@@ -408,26 +403,26 @@ pub fn limit<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
             Op::Limit { bytes: None },
             alloc(6, 200 * MIB, 0),
         ];
-        check(&make, Setup::new(ROOMY), &limited, RULE)?;
+        check(make, Setup::new(ROOMY), &limited, RULE)?;
     }
-    random(&make, RULE, plain())
+    random(make, RULE, plain())
 }
 
 /// [`Rule::DeviceCalls`]
-pub fn device_calls<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn device_calls(make: Make<'_>) -> Verdict {
     let options = Options { faults: true, pools: true, ..plain() };
-    random(&make, Some(Rule::DeviceCalls), options)
+    random(make, Some(Rule::DeviceCalls), options)
 }
 
 /// [`Rule::NoPanic`]: requests and calls that make no sense are refused or ignored.
-pub fn no_panic<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
+pub fn no_panic(make: Make<'_>) -> Verdict {
     let sizes = [u64::MAX, u64::MAX - 511, u64::MAX - (2 * MIB), 1 << 63, (1 << 63) - 1, 1 << 47, ROOMY + 1, 0];
     let mut ops: Vec<Op> = sizes.into_iter().enumerate().map(|(id, size)| alloc(id as u32, size, 0)).collect();
     ops.extend([Op::Trim { keep: u64::MAX }, Op::Limit { bytes: Some(0) }, alloc(50, MIB, 0), alloc(51, 1, 3)]);
     ops.extend([Op::Limit { bytes: Some(u64::MAX) }, alloc(52, u64::MAX, 0), Op::Trim { keep: 0 }]);
-    check(&make, Setup::new(ROOMY), &ops, Some(Rule::NoPanic))?;
-    match without_panic(|| nonsense(&make)) {
-        Ok(()) => random(&make, Some(Rule::NoPanic), Options::default()),
+    check(make, Setup::new(ROOMY), &ops, Some(Rule::NoPanic))?;
+    match without_panic(|| nonsense(make)) {
+        Ok(()) => random(make, Some(Rule::NoPanic), Options::default()),
         Err(Broken { rule, text }) => {
             Err(Violation { rule, text: format!("{text}\n(in calls about unknown pools or with unreadable settings)") })
         }
@@ -435,7 +430,7 @@ pub fn no_panic<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
 }
 
 /// Calls that no operation stands for.
-fn nonsense<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S) -> Result<(), Broken> {
+fn nonsense(make: Make<'_>) -> Result<(), Broken> {
     let mut session = Session::new(make, Setup::new(ROOMY));
     let (strategy, device) = session.parts();
     for pool in [PoolId(7), PoolId(u32::MAX), PoolId::DEFAULT] {
@@ -464,15 +459,15 @@ fn nonsense<S: Strategy>(make: &impl Fn(&DeviceInfo) -> S) -> Result<(), Broken>
 }
 
 /// All rules at once: random operations on several streams, tickets, pools, trims, spans and failing device calls.
-pub fn random_runs<S: Strategy>(make: impl Fn(&DeviceInfo) -> S) -> Verdict {
-    random(&make, None, Options::default())?;
-    random(&make, None, Options { streams: 1, tickets: 1, live: 12, ..Options::default() })?;
+pub fn random_runs(make: Make<'_>) -> Verdict {
+    random(make, None, Options::default())?;
+    random(make, None, Options { streams: 1, tickets: 1, live: 12, ..Options::default() })?;
     // A device that many requests are too large for.
     let scarce = Options { capacity: 24 * MIB, max_bytes: 30 * MIB, live: 20, ..Options::default() };
     for seed in 1..=6 {
-        run::random(&make, seed, 1500, &scarce, None)?;
+        run::random(make, seed, 1500, &scarce, None)?;
     }
     // The finish on an untouched strategy.
-    check(&make, Setup::new(ROOMY), &[], None)?;
+    check(make, Setup::new(ROOMY), &[], None)?;
     Ok(Checked::Kept)
 }

@@ -4,9 +4,7 @@ use super::op::{self, Op};
 use super::random::{Generator, Options};
 use super::session::{Session, Setup};
 use super::shrink::{self, Failing};
-use super::{Broken, Rule, Violation};
-use crate::device::DeviceInfo;
-use crate::strategy::Strategy;
+use super::{Broken, Make, Rule, Violation};
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
@@ -44,11 +42,7 @@ pub(super) fn without_panic(what: impl FnOnce() -> Result<(), Broken>) -> Result
 
 /// Carries operations out on a fresh strategy and ends everything. A failure comes with the number of operations up
 /// to it.
-pub(super) fn run<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
-    setup: Setup,
-    ops: impl IntoIterator<Item = Op>,
-) -> Result<(), (usize, Broken)> {
+pub(super) fn run(make: Make<'_>, setup: Setup, ops: impl IntoIterator<Item = Op>) -> Result<(), (usize, Broken)> {
     let done = Cell::new(0);
     let verdict = without_panic(|| {
         let mut session = Session::new(make, setup);
@@ -62,12 +56,7 @@ pub(super) fn run<S: Strategy>(
 }
 
 /// Judges one rule (all rules for `None`) on one run.
-pub(super) fn check<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
-    setup: Setup,
-    ops: &[Op],
-    only: Option<Rule>,
-) -> Result<(), Violation> {
+pub(super) fn check(make: Make<'_>, setup: Setup, ops: &[Op], only: Option<Rule>) -> Result<(), Violation> {
     match run(make, setup, ops.iter().copied()) {
         Err((after, broken)) => judge(make, setup, ops[..after].to_vec(), broken, only),
         Ok(()) => Ok(()),
@@ -75,8 +64,8 @@ pub(super) fn check<S: Strategy>(
 }
 
 /// A random run, judged like [`check`].
-pub(super) fn random<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
+pub(super) fn random(
+    make: Make<'_>,
     seed: u64,
     ops: u64,
     options: &Options,
@@ -97,13 +86,7 @@ pub(super) fn random<S: Strategy>(
 
 /// Makes a failure short and decides whose it is: any rule that breaks only because a device call failed is
 /// [`Rule::ErrorRecovery`]'s. A panic is never passed over.
-fn judge<S: Strategy>(
-    make: &impl Fn(&DeviceInfo) -> S,
-    setup: Setup,
-    ops: Vec<Op>,
-    broken: Broken,
-    only: Option<Rule>,
-) -> Result<(), Violation> {
+fn judge(make: Make<'_>, setup: Setup, ops: Vec<Op>, broken: Broken, only: Option<Rule>) -> Result<(), Violation> {
     let is_looked_at = |rule| only.is_none_or(|only| only == rule) || rule == Rule::NoPanic;
     let may_be_of_recovery = only == Some(Rule::ErrorRecovery) && has_fault(&ops);
     if !may_be_of_recovery && !is_looked_at(broken.rule) {

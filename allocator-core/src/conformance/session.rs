@@ -4,14 +4,13 @@ use super::memory::Placed;
 use super::op::{Bytes, Op, name};
 use super::order::Clock;
 use super::witness::Witness;
-use super::{Broken, Rule};
+use super::{Broken, Make, Rule};
 use crate::device::Device;
 use crate::error::{AllocError, ControlError, DeviceError, FreeError, FreeFailure};
 use crate::faults::FaultDevice;
 use crate::request::{Block, PoolId, Request, StreamId};
 use crate::sim::SimDevice;
-use crate::strategy::{Control, Strategy};
-use crate::{DeviceInfo, Span};
+use crate::strategy::{Control, Span, Strategy};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long each use of a block keeps its stream busy.
@@ -65,8 +64,8 @@ struct Live {
 }
 
 /// See the module.
-pub(super) struct Session<S> {
-    strategy: S,
+pub(super) struct Session {
+    strategy: Box<dyn Strategy>,
     pub device: Witness,
     live: BTreeMap<u32, Live>,
     freed: VecDeque<(u32, Key)>,
@@ -85,8 +84,8 @@ fn broken(rule: Rule, text: impl Into<String>) -> Verdict {
     Err(Broken::new(rule, text.into()))
 }
 
-impl<S: Strategy> Session<S> {
-    pub(super) fn new(make: &impl Fn(&DeviceInfo) -> S, setup: Setup) -> Session<S> {
+impl Session {
+    pub(super) fn new(make: Make<'_>, setup: Setup) -> Session {
         let device = SimDevice::new(setup.capacity).with_stream_ordered();
         let device = Witness::new(FaultDevice::new(device));
         Session {
@@ -445,8 +444,8 @@ impl<S: Strategy> Session<S> {
     }
 
     /// The strategy and its device, for calls that no operation stands for.
-    pub(super) fn parts(&mut self) -> (&mut S, &mut Witness) {
+    pub(super) fn parts(&mut self) -> (&mut dyn Strategy, &mut Witness) {
         self.device.begin();
-        (&mut self.strategy, &mut self.device)
+        (&mut *self.strategy, &mut self.device)
     }
 }

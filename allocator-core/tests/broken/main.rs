@@ -7,7 +7,7 @@ mod ordered;
 mod paged;
 mod toy;
 
-use allocator_core::conformance::{Checked, Options, Rule, random_run, rules};
+use allocator_core::conformance::{Checked, Options, Rule, boxed, random_run, rules};
 use ordered::Ordered;
 use paged::Paged;
 use toy::{Bug, Toy};
@@ -64,7 +64,7 @@ fn each_rule_fails_under_its_name() {
     }
     let mut wrong = Vec::new();
     for (bug, rule, _) in BUGS {
-        match rule.check(|_| Toy::new(Some(bug))) {
+        match rule.check(&boxed(|_| Toy::new(Some(bug)))) {
             Err(violation) if violation.rule == rule => {}
             other => wrong.push(format!("{bug:?}: {rule} answered {other:?}")),
         }
@@ -76,7 +76,7 @@ fn each_rule_fails_under_its_name() {
 fn random_runs_find_and_shorten() {
     let mut wrong = Vec::new();
     for (bug, _, symptom) in BUGS {
-        match (rules::random_runs(|_| Toy::new(Some(bug))), symptom) {
+        match (rules::random_runs(&boxed(|_| Toy::new(Some(bug)))), symptom) {
             (Ok(Checked::Kept), None) => {}
             (Err(found), Some(rule)) if found.rule == rule && found.text.lines().count() <= 16 => println!("{found}"),
             (other, _) => wrong.push(format!("{bug:?}: {other:?}")),
@@ -96,7 +96,7 @@ fn virtual_memory_is_watched() {
         (paged::Bug::LosesMemoryOnFailedMap, Rule::ErrorRecovery),
     ];
     for (bug, rule) in bugs {
-        let verdict = rule.check(|_| Paged::new(Some(bug)));
+        let verdict = rule.check(&boxed(|_| Paged::new(Some(bug))));
         assert!(verdict.as_ref().is_err_and(|violation| violation.rule == rule), "{bug:?}: {verdict:?}");
     }
 }
@@ -112,7 +112,7 @@ fn the_stream_ordered_pool_is_watched() {
         (ordered::Bug::FreesTwice, Rule::DeviceCalls),
     ];
     for (bug, rule) in bugs {
-        let verdict = rule.check(|_| Ordered::new(Some(bug)));
+        let verdict = rule.check(&boxed(|_| Ordered::new(Some(bug))));
         assert!(verdict.as_ref().is_err_and(|violation| violation.rule == rule), "{bug:?}: {verdict:?}");
     }
 }
@@ -120,7 +120,7 @@ fn the_stream_ordered_pool_is_watched() {
 #[test]
 fn a_bug_fails_its_own_rule_alone() {
     let failing = |bug| {
-        let fails = |rule: &Rule| rule.check(|_| Toy::new(Some(bug))).is_err();
+        let fails = |rule: &Rule| rule.check(&boxed(|_| Toy::new(Some(bug)))).is_err();
         Rule::ALL.into_iter().filter(fails).collect::<Vec<_>>()
     };
     assert_eq!(failing(Bug::RoundsTo256), [Rule::Alignment]);
@@ -131,13 +131,13 @@ fn a_bug_fails_its_own_rule_alone() {
 
 #[test]
 fn what_a_strategy_refuses_is_skipped() {
-    let verdict = Rule::Pools.check(|_| Paged::new(None));
+    let verdict = Rule::Pools.check(&boxed(|_| Paged::new(None)));
     assert!(matches!(verdict, Ok(Checked::Skipped(why)) if why.contains("pools")), "{verdict:?}");
 }
 
 #[test]
 fn a_failing_run_is_told_briefly_and_the_same_each_time() {
-    let run = || random_run(|_| Toy::new(Some(Bug::FencesTooEarly)), 5, 1000, &Options::default()).unwrap_err();
+    let run = || random_run(&boxed(|_| Toy::new(Some(Bug::FencesTooEarly))), 5, 1000, &Options::default()).unwrap_err();
     let lines = run().text;
     let told: Vec<&str> = lines.lines().skip(2).map(|line| &line[6..]).collect();
     let shortest = [
