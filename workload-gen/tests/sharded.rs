@@ -236,7 +236,10 @@ fn what_does_not_go_together_is_said() {
             "train:gpt2,zero=fsdp,ranks=2,deepspeed=0.18",
             "deepspeed=0.18 changes nothing without zero=1, zero=2 or zero=3",
         ),
-        ("train:llama-2-7b,skew=1", "skew=1 changes nothing without a model that has experts"),
+        ("train:llama-2-7b,experts=loop", "experts=loop changes nothing without a model that has experts"),
+        ("train:mixtral-8x7b,skew=1", "skew=1 changes nothing without a model whose experts run one after another"),
+        ("train:gpt2,steps=2,accumulate=3", "steps=2 batches are fewer than accumulate=3"),
+        ("train:llama-2-7b,hidden=33,heads=11", "hidden=33 makes each of heads=11 3 elements wide"),
         ("train:gpt2,eval-batch=4", "eval-batch=4 changes nothing without evals"),
         ("train:gpt2,leak=graph", "there are none without evals"),
     ] {

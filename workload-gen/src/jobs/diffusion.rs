@@ -93,18 +93,24 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
     };
     let (groups, heads) = (shape.groups, shape.heads);
     if let Some(level) = shape.levels.iter().find(|&level| level % groups != 0) {
-        return Err(format!("groups={groups} does not divide the {level} channels of a level"));
+        return Err(format!(
+            "groups={groups} does not divide the {level} channels of one of `levels`; change one of them"
+        ));
     }
     if let Some(bottom) = shape.levels.last().filter(|&bottom| bottom % heads != 0) {
-        return Err(format!("heads={heads} does not divide the {bottom} channels of the last level"));
+        return Err(format!(
+            "heads={heads} does not divide the {bottom} channels of the last of `levels`; change one of them"
+        ));
     }
     let buckets = images(values.text("buckets"))?;
     let halved = shape.levels.len() as u32 - 1;
     let is_whole = |side: u64| side.trailing_zeros() >= halved;
     if let Some(images) = buckets.iter().find(|images| !is_whole(images.height) || !is_whole(images.width)) {
         return Err(format!(
-            "images of {}x{} cannot be halved {halved} times, once for each of the levels but the first",
-            images.height, images.width
+            "buckets has images of {}x{}, which cannot be halved {halved} times, once for each of `levels` but the first; give multiples of {}",
+            images.height,
+            images.width,
+            1 << halved
         ));
     }
     Ok(Box::new(Diffusion {

@@ -88,7 +88,8 @@ pub(super) fn real(what: &str, text: &str, range: RangeInclusive<f64>, unit: &st
     // Zero is added so that a negative zero becomes a positive one: they are equal but not written alike.
     text.parse().ok().filter(|number| range.contains(number)).map(|number| number + 0.0).ok_or_else(|| {
         let (from, to) = range.into_inner();
-        format!("{what} is `{text}`, where a number from {from} to {to} {unit} is needed")
+        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+        format!("{what} is `{text}`, where a number from {from} to {to}{unit} is needed")
     })
 }
 

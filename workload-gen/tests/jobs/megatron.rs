@@ -188,15 +188,18 @@ fn experts_of_other_ranks_get_tokens_and_send_theirs() {
 #[test]
 fn what_does_not_go_together_is_said() {
     for (line, why) in [
-        ("train:llama-2-7b,pp=5", "layers=32 does not go evenly into pp times interleave=5"),
+        ("train:llama-2-7b,pp=5", "layers=32 does not go evenly into pp=5"),
+        ("train:llama-2-7b,pp=4,interleave=3", "layers=32 does not go evenly into pp*interleave=12"),
+        ("train:llama-2-7b,pp=4,interleave=2,accumulate=4,steps=6", "steps=6 does not go evenly into pp=4"),
+        ("train:mixtral-8x7b,ep=8,rank=3", "ranks of tp and ep are alike"),
         ("train:llama-2-7b,pp=4,rank=4", "rank=4 is no stage of pp=4; the last is 3"),
         ("train:llama-2-7b,rank=1", "a stage of a pipeline needs pp"),
         ("train:llama-2-7b,interleave=2", "interleave=2 parts need a pipeline"),
         ("train:llama-2-7b,pp=4,interleave=2,accumulate=6", "accumulate=6 does not go evenly into pp=4"),
         ("train:llama-2-70b,tp=16", "kv-heads=8 does not go evenly into tp=16"),
-        ("train:llama-2-7b,pp=2,lora=8", "lora does not go with pp"),
+        ("train:llama-2-7b,pp=2,lora=8", "lora does not go with pp=2"),
         ("train:llama-2-7b,ep=2", "ep=2 spreads experts"),
-        ("train:mixtral-8x7b,ep=3", "experts=8 does not go evenly into ep=3"),
+        ("train:mixtral-8x7b,ep=3", "expert-count=8 does not go evenly into ep=3"),
         ("train:deepseek-v2-lite,pp=3", "latent attention"),
         ("train:llama-2-7b,pp=0", "pp is 1 to 4096 ranks"),
     ] {

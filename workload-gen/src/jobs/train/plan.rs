@@ -182,14 +182,14 @@ pub(super) const PARAMS: &[Param] = &[
     ),
     Param {
         key: "skew",
-        about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share",
+        about: "how uneven a router's choices are: the standard deviation of the logarithm of an expert's share; with experts=loop or ep",
         kind: Kind::Real { min: 0.0, max: 10.0 },
         default: "0.5",
         unit: "",
     },
     Param {
         key: "drift",
-        about: "batches after which the router's favourites are others",
+        about: "batches after which the router's favourites are others; with experts=loop or ep",
         kind: Kind::Int { min: 1, max: 1_000_000_000 },
         default: "100",
         unit: "batches",
@@ -324,6 +324,14 @@ pub(in crate::jobs) fn shape(values: &Values) -> Result<Shape, String> {
             ));
         }
     }
+    let is_turned = !matches!(shape.family, Family::Gpt2 | Family::Opt) && shape.latent.is_none();
+    if is_turned && !shape.head_width.is_multiple_of(2) {
+        return Err(format!(
+            "hidden={} makes each of heads={} {} elements wide, of which rotary positions turn pairs; give a hidden that is a multiple of twice \
+             the heads",
+            shape.hidden, shape.heads, shape.head_width
+        ));
+    }
     if !shape.heads.is_multiple_of(shape.kv_heads) {
         return Err(format!(
             "heads={} cannot share kv-heads={} evenly; give a divisor of the heads",
@@ -375,11 +383,18 @@ fn check_sizes(values: &Values, shape: &Shape, batches: &[(&str, &str, &Lengths)
 }
 
 /// Refuses what changes nothing because something else is missing: whoever gave it meant something.
-fn check_idle(values: &Values, sharing: Sharing, shape: &Shape) -> Result<(), String> {
-    let needs: [(&[&str], bool, &str); 4] = [
+fn check_idle(values: &Values, sharing: Sharing, shape: &Shape, is_spread: bool) -> Result<(), String> {
+    let has_experts = shape.experts.is_some();
+    let has_loads = has_experts && (values.text("experts") == "loop" || is_spread);
+    let needs: [(&[&str], bool, &str); 5] = [
         (&["overlap"], sharing == Sharing::Weights, "zero=3"),
         (&["deepspeed"], sharing.is_deepspeed(), "zero=1, zero=2 or zero=3"),
-        (&["skew", "drift", "experts"], shape.experts.is_some(), "a model that has experts"),
+        (&["experts"], has_experts, "a model that has experts"),
+        (
+            &["skew", "drift"],
+            has_loads,
+            "a model whose experts run one after another (experts=loop) or are spread (ep)",
+        ),
         (&["eval-batch", "eval-lengths", "eval-autocast", "eval-dropout"], values.int("evals") > 0, "evals"),
     ];
     for (keys, is_there, needed) in needs {
@@ -419,7 +434,13 @@ impl Plan {
             _ if ranks > 1 => Sharing::Replicas,
             _ => Sharing::Alone,
         };
-        check_idle(values, sharing, &shape)?;
+        check_idle(values, sharing, &shape, layout.is_some())?;
+        let (steps, accumulate) = (values.int("steps"), values.int("accumulate"));
+        if layout.is_none() && accumulate > steps {
+            return Err(format!(
+                "steps={steps} batches are fewer than accumulate={accumulate}, so that there would be no step; give more"
+            ));
+        }
         let offload = offload(values, sharing)?;
         let is_new = values.text("deepspeed") == "0.19";
         // Weights in 16 bits need no autocast.

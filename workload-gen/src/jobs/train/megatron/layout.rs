@@ -60,6 +60,9 @@ const OTHERS: &[&str] = &[
     "experts",
 ];
 
+/// Those that mean Megatron-LM's.
+const MEANT: &[&str] = &["pp", "interleave", "tp", "sequence-parallel", "ep", "attention", "framework", "recompute"];
+
 /// How a model is spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Layout {
@@ -106,13 +109,20 @@ impl Layout {
 
     fn check(&self, values: &Values, shape: &Shape) -> Result<(), String> {
         if let Some(key) = OTHERS.iter().find(|key| values.is_changed(key)) {
+            let meant = MEANT.iter().find(|key| values.is_changed(key)).unwrap_or(&"framework");
             return Err(format!(
-                "{key} does not go with pp, interleave, tp, sequence-parallel, ep, attention, framework=megatron or recompute=selective, which \
-                 run the model as Megatron-LM does; leave one of them out"
+                "{key} does not go with {meant}={}, with which Megatron-LM runs the model; leave one of them out",
+                values.text(meant)
             ));
         }
         if shape.latent.is_some() {
             return Err("a model with latent attention is not split among ranks here; choose another model".to_string());
+        }
+        if self.stages == 1 && self.stage > 0 {
+            return Err(format!(
+                "rank={} is a stage of pp, which is not given; leave it out, as ranks of tp and ep are alike",
+                self.stage
+            ));
         }
         if self.stage >= self.stages {
             return Err(format!(
@@ -129,16 +139,18 @@ impl Layout {
             true => Ok(()),
             false => Err(format!("{what}={number} does not go evenly into {key}={parts}; change one of them")),
         };
-        evenly("layers", shape.layers, "pp times interleave", self.stages * self.chunks)?;
+        let parts = if self.chunks > 1 { "pp*interleave" } else { "pp" };
+        evenly("layers", shape.layers, parts, self.stages * self.chunks)?;
         evenly("heads", shape.heads, "tp", self.tensor_parallel)?;
         evenly("kv-heads", shape.kv_heads, "tp", self.tensor_parallel)?;
         evenly("ffn", shape.ffn, "tp", self.tensor_parallel)?;
         if self.chunks > 1 {
             evenly("accumulate", values.int("accumulate"), "pp", self.stages)?;
+            evenly("steps", values.int("steps"), "pp", self.stages)?;
         }
         match shape.experts {
             Some(experts) => {
-                evenly("experts", experts.count, "ep", self.expert_parallel)?;
+                evenly("expert-count", experts.count, "ep", self.expert_parallel)?;
                 evenly("the width of shared experts", experts.shared_ffn, "tp", self.tensor_parallel)
             }
             None if self.expert_parallel > 1 => {
