@@ -110,7 +110,7 @@ fn build(values: &Values) -> Result<Box<dyn Job>, String> {
             "buckets has images of {}x{}, which cannot be halved {halved} times, once for each of `levels` but the first; give multiples of {}",
             images.height,
             images.width,
-            1 << halved
+            1_u64 << halved.min(63)
         ));
     }
     Ok(Box::new(Diffusion {
@@ -151,5 +151,23 @@ impl Job for Diffusion {
             gpu.sync();
         }
         gpu.exit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::Spec;
+
+    #[test]
+    fn images_that_levels_do_not_fit_are_refused() {
+        let deep = vec!["8"; 40].join("+");
+        for (line, part) in [
+            ("diffusion:levels=8+8,buckets=list(8x65x64)".to_string(), "give multiples of 2"),
+            (format!("diffusion:levels={deep},buckets=list(8x64x64)"), "cannot be halved 39 times"),
+            ("diffusion:levels=64+100".to_string(), "groups=8 does not divide the 100 channels"),
+        ] {
+            let error = Spec::parse(&line).expect_err(&line).to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 }
