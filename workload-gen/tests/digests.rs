@@ -4,6 +4,9 @@
 //! The recordings were made on two H200 with PyTorch 2.11, transformers 5.17, peft 0.21 and DeepSpeed 0.19.8. Whoever has some
 //! names their folder: `RECORDINGS=DIR cargo test -p workload-gen --test digests` holds them to the digests, too.
 
+mod common;
+
+use common::hash::{EMPTY, hash};
 use std::path::Path;
 use workload_gen::import::import_file;
 use workload_gen::spec::Spec;
@@ -108,12 +111,8 @@ fn batches(trace: &Trace) -> Vec<usize> {
 
 /// How many allocations there are from one on, and their digest.
 fn digest(trace: &Trace, from: usize) -> (usize, u64) {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut eat = |number: u64| {
-        for byte in number.to_le_bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    };
+    let mut digest = EMPTY;
+    let mut eat = |number: u64| digest = hash(digest, &number.to_le_bytes());
     let mut owners = vec![(0usize, 0u64); trace.header.slots as usize];
     let mut freed: Vec<(bool, u64)> = Vec::new();
     let mut allocations = 0;
@@ -141,7 +140,7 @@ fn digest(trace: &Trace, from: usize) -> (usize, u64) {
             _ => {}
         }
     }
-    (allocations - from, hash)
+    (allocations - from, digest)
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The bytes of generated traces. The same line makes the same bytes on every machine and in every release, until its generator's
 //! version goes up.
 
+mod common;
+
+use common::hash::{EMPTY, hash};
 use workload_gen::format;
 use workload_gen::jobs::generators;
 use workload_gen::spec::Spec;
@@ -58,11 +61,6 @@ const PINNED: &[(&str, u32, u64)] = &[
     ("pow2:allocations=1000", 1, 0xb7dda3cd033459b5),
 ];
 
-/// FNV-1a with 64 bits.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
-}
-
 #[test]
 fn traces_keep_their_bytes_as_long_as_their_version() {
     let (mut rows, mut faults) = (String::new(), Vec::new());
@@ -70,7 +68,7 @@ fn traces_keep_their_bytes_as_long_as_their_version() {
         let spec = Spec::parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let mut text = Vec::new();
         format::write(&spec.trace(), &mut text).expect("memory takes it");
-        let (generator, found) = (spec.generator(), hash(&text));
+        let (generator, found) = (spec.generator(), hash(EMPTY, &text));
         rows += &format!("    ({line:?}, {}, {found:#018x}),\n", generator.version);
         if generator.version != version {
             faults
@@ -101,5 +99,8 @@ fn every_generator_has_its_bytes_pinned() {
 
 #[test]
 fn the_hash_is_fnv() {
-    assert_eq!((hash(b""), hash(b"a"), hash(b"foobar")), (0xcbf29ce484222325, 0xaf63dc4c8601ec8c, 0x85944171f73967e8));
+    assert_eq!(
+        (hash(EMPTY, b""), hash(EMPTY, b"a"), hash(EMPTY, b"foobar")),
+        (0xcbf29ce484222325, 0xaf63dc4c8601ec8c, 0x85944171f73967e8)
+    );
 }

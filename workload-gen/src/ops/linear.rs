@@ -67,9 +67,14 @@ impl Linear {
 
     /// The layer's output: rows as of `x`.
     pub fn forward(&self, cx: &Cx, x: &Tensor) -> Tensor {
+        let body = |x: &Tensor| match &self.bias {
+            _ if self.form == Form::Linear && cx.modules().is_some() => self.as_function(cx, x),
+            Some(bias) => self.with_bias(cx, x, bias),
+            None => self.without_bias(cx, x),
+        };
         match &self.bias {
-            Some(bias) => cx.module(&[&self.weight, bias], x, |x| self.with_bias(cx, x, bias)),
-            None => cx.module(&[&self.weight], x, |x| self.without_bias(cx, x)),
+            Some(bias) => cx.module(&[&self.weight, bias], x, body),
+            None => cx.module(&[&self.weight], x, body),
         }
     }
 
@@ -100,9 +105,6 @@ impl Linear {
     }
 
     fn with_bias(&self, cx: &Cx, x: &Tensor, bias: &Parameter) -> Tensor {
-        if self.form == Form::Linear && cx.modules().is_some() {
-            return self.as_function(cx, x);
-        }
         let (gpu, name) = (&cx.gpu, self.name);
         // Arguments are evaluated from the last to the first.
         let (weight, x, bias) = match self.form {
@@ -141,9 +143,6 @@ impl Linear {
     }
 
     fn without_bias(&self, cx: &Cx, x: &Tensor) -> Tensor {
-        if cx.modules().is_some() {
-            return self.as_function(cx, x);
-        }
         let weight = cx.weight(&self.weight, self.name);
         let x = cx.input(x, self.name);
         matmul(&cx.gpu, &x, &weight, self.inputs, self.outputs, self.name)

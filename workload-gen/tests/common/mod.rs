@@ -3,6 +3,7 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod hash;
 pub mod jobs;
 
 use std::collections::HashMap;

@@ -67,12 +67,7 @@ impl Norms<'_> {
         drop(sum);
         let root = self.number();
         drop(rounded);
-        let is_infinite = {
-            let _magnitude = self.number();
-            self.flag()
-        };
-        let (is_nan, either, mark) = (self.flag(), self.flag(), self.number());
-        drop((is_infinite, is_nan, either, mark));
+        drop(self.marks(self.dtype));
         release_list(norms);
         root
     }
@@ -88,12 +83,7 @@ impl Norms<'_> {
             sum
         };
         let root = self.number();
-        let is_infinite = {
-            let _magnitude = self.number();
-            self.flag()
-        };
-        let flags = [is_infinite, self.flag(), self.flag()];
-        let error = self.make(1, Dtype::F32);
+        let marks = self.marks(self.dtype);
         let chosen = {
             let _widened = self.number();
             self.number()
@@ -101,8 +91,17 @@ impl Norms<'_> {
         drop(root);
         drop(sum);
         release_list(norms);
-        drop((flags, error));
+        drop(marks);
         chosen
+    }
+
+    /// What stands in a norm's place if it is not finite: whether it is infinite, no number, or either, and the number in its place.
+    fn marks(&self, dtype: Dtype) -> [Tensor; 4] {
+        let is_infinite = {
+            let _magnitude = self.make(1, dtype);
+            self.flag()
+        };
+        [is_infinite, self.flag(), self.flag(), self.make(1, Dtype::F32)]
     }
 
     /// The norm of a gradient of so many elements that goes to the host: of so many at once (`_constant_buffered_norm2`).
@@ -134,15 +133,7 @@ impl Norms<'_> {
         let sum = single();
         let root = single();
         drop(total);
-        {
-            let is_infinite = {
-                let _magnitude = single();
-                self.flag()
-            };
-            let flags = [is_infinite, self.flag(), self.flag()];
-            let error = single();
-            drop((flags, error));
-        }
+        drop(self.marks(Dtype::F32));
         self.gpu.sync();
         drop((root, sum));
     }

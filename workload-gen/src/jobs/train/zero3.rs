@@ -154,11 +154,14 @@ impl Zero3 {
 /// Puts parts into groups, in order.
 fn groups(parts: &[u64]) -> Vec<Vec<u64>> {
     let mut groups = Vec::new();
-    let mut filling: Vec<u64> = Vec::new();
+    let mut filling = Vec::new();
+    let mut filled = 0;
     for &part in parts {
         filling.push(part);
-        if filling.iter().sum::<u64>() >= GROUP {
+        filled += part;
+        if filled >= GROUP {
             groups.push(std::mem::take(&mut filling));
+            filled = 0;
         }
     }
     groups.extend((!filling.is_empty()).then_some(filling));
